@@ -2,7 +2,7 @@
 
 import re
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -102,12 +102,14 @@ def parse(
 ) -> Layout:
   """Returns the layout that `round=NAME,device_id=NAME`, or a mapping, and `MARK,MARK` describe."""
   checks.whole(0, limits.ROUNDS - 1, first_round=first_round)
+  pairs: Iterable[Sequence[Any]] = [p.partition('=')[::2] for p in str(columns).split(',')]
   if isinstance(columns, Mapping):
-    columns = ','.join(f'{column}={name}' for column, name in columns.items())
+    pairs = columns.items()
   names: dict[str, Any] = {}
-  for part in str(columns).split(',') if columns else ():
-    column, _, name = part.partition('=')
-    if column not in (*NAMES, 'timestamp') or not name or column in names:
+  for column, name in pairs if columns else ():
+    if (
+      column not in (*NAMES, 'timestamp') or column in names or not (name and isinstance(name, str))
+    ):
       raise ValueError(
         f'columns={messages.quoted(columns)} must be like round=step,device_id=user_id'
       )

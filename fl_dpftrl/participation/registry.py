@@ -44,6 +44,8 @@ KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in (schemas.MinSep, schemas
 
 def register(cls: _Kind) -> _Kind:
   """Adds a participation, of a name that no other class has; this is a class decorator."""
+  if not (issubclass(cls, schemas.MinSep) or hasattr(cls, 'check')):
+    raise ValueError(f'participation {cls.kind!r} must be derived from MinSep')
   if hasattr(cls, 'sensitivity') and getattr(cls, 'allows', None) is schemas.MinSep.allows:
     raise ValueError(
       f'participation {cls.kind!r} has a sensitivity of its own, and allows all of its min-sep'

@@ -106,7 +106,8 @@ def test_cohorts_longer_than_a_line_of_one_device(tmp_path):
   ('step=round', 0, 'must be like'),
   ('round=a,round=b', 0, 'must be like'),
   ('round=a,device_id=a', 0, 'names one column twice'),
-  ({'step': 'round'}, 0, "'step=round' must be like round=step"),
+  ({'step': 'round'}, 0, 'must be like round=step'),
+  ({'round': 3}, 0, 'must be like round=step'),
   (['round'], 0, 'must be like'),
   (None, -1, 'first_round must be at least 0, got -1'),
   (None, '1', "first_round must be a whole number, got '1'"),
@@ -119,5 +120,6 @@ def test_malformed_layouts_are_refused(text, first, message):
 def test_names_may_be_a_mapping_and_marks_are_text():
   names = {'round': 'step', 'timestamp': 'at'}
   assert layouts.parse(names) == layouts.parse('round=step,timestamp=at')
+  assert layouts.parse({'timestamp': 'at,round=step'}).timestamp == 'at,round=step'
   with pytest.raises(ValueError, match='missing=.* must be like NULL,unknown'):
     layouts.parse(None, missing=['NULL'])

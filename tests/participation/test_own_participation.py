@@ -115,6 +115,8 @@ def test_an_aggregator_and_a_budget_keep_it(tmp_path):
 def test_a_kind_is_registered_once():
   with pytest.raises(ValueError, match="participation 'min_sep' is registered already"):
     registry.register(type('Other', (dpftrl.MinSep,), {'kind': 'min_sep', '__module__': 'x'}))
+  with pytest.raises(ValueError, match="'alone' must be derived from MinSep"):
+    registry.register(type('Alone', (), {'kind': 'alone'}))
   with pytest.raises(ValueError, match='participation must be one of MinSep'):
     dpftrl.Claim(strategy=BLT, noise_multiplier=1.0, participation=3)
 
