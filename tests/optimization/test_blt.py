@@ -186,7 +186,7 @@ def test_several_horizons_cost_a_few_percent_each_decade():
     ('blt', {'horizons': (0, 9)}, 'horizons must be two numbers'),
     ('blt', {'horizons': (10, 9)}, 'must be the first and the last'),
     ('blt', {'horizons': (9, 2**21)}, 'horizons must be two numbers'),
-    ('banded', {'horizons': (9, 10)}, 'not for a run without an end'),
+    ('banded', {'horizons': (9, 10)}, 'is optimised for a last round only'),
     ('blt', {'horizons': (9, 10), 'workload': workloads.Workload(0.0, 0.1)}, 'constant'),
   ],
 )
