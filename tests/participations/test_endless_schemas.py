@@ -165,7 +165,10 @@ def test_what_cannot_be_is_refused_in_one_line():
     (lambda: dpftrl.MinSep(None, 3), 'num_rounds=None is for a MinSep with max_participations'),
     (lambda: dpftrl.FixedSeparation(None, 3, 2), 'num_rounds=None is for a MinSep'),
     (lambda: dpftrl.describe(BLT, SCHEMA), 'num_rounds=None must be a number of rounds'),
-    (lambda: dpftrl.optimize('banded', SCHEMA, horizons=(5, 9)), 'is optimised for a last round only'),
+    (
+      lambda: dpftrl.optimize('banded', SCHEMA, horizons=(5, 9)),
+      'is optimised for a last round only',
+    ),
     (lambda: dpftrl.optimize('blt', SCHEMA), 'horizons must be two numbers'),
     (lambda: dpftrl.audit(BLT, SCHEMA, noise_multiplier=1.0, delta=DELTA), 'num_rounds=None'),
   ]
