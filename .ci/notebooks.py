@@ -1,42 +1,57 @@
 """Runs the cells of notebooks, each in a process and a folder of its own: notebooks.py FILE…
 
-What a last line shows in a notebook is shown here too: its picture, its table, or its repr.
+What a last line shows in a notebook is made here too: its picture, its table, or its repr. With
+--store first, the notebooks get these outputs.
 """
 
 import ast
+import base64
+import contextlib
+import io
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
-
-FORMS = '_repr_png_', '__repr__'
-
-
-def cells(path: pathlib.Path) -> list[str]:
-  """Returns the code of a notebook."""
-  found = json.loads(path.read_text('utf-8'))['cells']
-  return [''.join(cell['source']) for cell in found if cell['cell_type'] == 'code']
+from typing import Any
 
 
-def run(path: pathlib.Path) -> None:
-  """Runs the cells, and shows what the last expression of each gives."""
+def run(path: pathlib.Path, store: bool) -> None:
+  """Runs the code of a notebook."""
   names: dict[str, object] = {'__name__': '__main__'}
-  for place, code in enumerate(cells(path)):
-    tree = ast.parse(code, f'{path.name}, cell {place}')
+  document = json.loads(path.read_text('utf-8'))
+  code_cells = [cell for cell in document['cells'] if cell['cell_type'] == 'code']
+  for number, cell in enumerate(code_cells, 1):
+    tree = ast.parse(''.join(cell['source']), f'{path.name}, cell {number}')
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, f'{path.name}, cell {place}', 'exec'), names)
-    if last is not None:
-      shown = eval(compile(ast.Expression(last.value), path.name, 'eval'), names)
-      print(next(filter(None, (getattr(shown, form, str)() for form in FORMS))))
+    printed, shown = io.StringIO(), None
+    with contextlib.redirect_stdout(printed):
+      exec(compile(tree, f'{path.name}, cell {number}', 'exec'), names)
+      if last is not None:
+        shown = eval(compile(ast.Expression(last.value), path.name, 'eval'), names)
+    cell.update(execution_count=number, outputs=list(outputs(printed.getvalue(), shown, number)))
+  if store:
+    path.write_text(json.dumps(document, ensure_ascii=False, indent=1) + '\n', 'utf-8')
 
 
-def main(paths: list[str]) -> None:
+def outputs(printed: str, shown: Any, number: int):
+  """Yields the outputs of a cell, in the format of notebooks."""
+  if printed:
+    yield {'output_type': 'stream', 'name': 'stdout', 'text': printed.splitlines(keepends=True)}
+  if shown is not None:
+    data = {'text/plain': repr(shown).splitlines(keepends=True)}
+    if picture := getattr(shown, '_repr_png_', lambda: None)():
+      data['image/png'] = base64.b64encode(picture).decode()
+    common = {'output_type': 'execute_result', 'execution_count': number, 'metadata': {}}
+    yield {**common, 'data': data}
+
+
+def main(paths: list[str], store: bool) -> None:
   """Runs notebooks one after another; the first that fails ends with its error."""
   for path in map(pathlib.Path, paths):
     with tempfile.TemporaryDirectory() as folder:
-      command = [sys.executable, __file__, '--one', str(path.resolve())]
+      command = [sys.executable, __file__, '--one', *['--store'] * store, str(path.resolve())]
       search = os.pathsep.join([str(pathlib.Path.cwd()), os.environ.get('PYTHONPATH', '')])
       done = subprocess.run(
         command,
@@ -50,7 +65,8 @@ def main(paths: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  if sys.argv[1:2] == ['--one']:
-    run(pathlib.Path(sys.argv[2]))
+  store, files = '--store' in sys.argv, [word for word in sys.argv[1:] if not word.startswith('--')]
+  if '--one' in sys.argv:
+    run(pathlib.Path(files[0]), store)
   else:
-    main(sys.argv[1:])
+    main(files, store)

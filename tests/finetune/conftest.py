@@ -3,14 +3,12 @@
 import jax
 import pytest
 
-QUICK = {'jax_optimization_level': 'O0', 'jax_disable_most_optimizations': True}
-
 
 @pytest.fixture(autouse=True, scope='session')
 def fixture_compiles_fast():
-  before = {name: getattr(jax.config, name) for name in QUICK}
-  for name, value in QUICK.items():
-    jax.config.update(name, value)
+  level = jax.config.jax_optimization_level
+  jax.config.update('jax_optimization_level', 'O0')
+  jax.config.update('jax_disable_most_optimizations', True)
   yield
-  for name, value in before.items():
-    jax.config.update(name, value)
+  jax.config.update('jax_optimization_level', level)
+  jax.config.update('jax_disable_most_optimizations', False)
