@@ -168,7 +168,7 @@ def match(pattern: Tensor, tensor: Tensor, same: dict[Any, Any]) -> bool:
 
   Args:
     pattern: tensor of another expression.
-    tensor: the tensor.
+    tensor: what is compared with it.
     same: nodes, and tensors of the argument, that stand for those of the pattern; it is added to.
   """
   node, other = pattern.node, tensor.node

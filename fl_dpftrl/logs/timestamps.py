@@ -126,7 +126,7 @@ def _seconds(path: str, values: pa.Array, first_row: int) -> pa.Array:
     try:
       values = values.cast(_FORMS[form])
     except pa.ArrowInvalid as error:  # Such as one of a 13th month.
-      raise refusals.LogError(f'{path}: has a timestamp of no day or time that there is') from error
+      raise refusals.LogError(f'{path}: a timestamp is no valid date and time') from error
     if pa.types.is_timestamp(values.type):
       values = parquet.whole_seconds(values)
   for value in pc.min_max(values).as_py().values():

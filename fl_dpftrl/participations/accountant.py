@@ -137,7 +137,6 @@ def least(
 ) -> tuple[int, guarantees.Guarantee]:
   """Returns the place of the least noise times error at one guarantee, and that guarantee.
 
-  Candidates are a strategy, its participation and its error; others args are those of `calibrate`.
   A strategy that misses ε with noise as low as the least so far is not calibrated, as ε falls with
   the noise.
 
