@@ -8,6 +8,7 @@ its resources live for one call, and using them waits for the initialisation.
 """
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +20,11 @@ from tff_inprocess import analysis, graphs, randomness, resources, speed
 # Which node to be beside; then compilation by XLA, which lacks operations that are put in here: it
 # stays where a function has only such as nothing is put in for.
 _LEFT_OUT = ('_class', '_XlaMustCompile', '_XlaCompile')
-_UNCHANGED = {'AddV2', 'Bitcast', 'Cast', 'Const', 'FloorMod', 'Identity', 'Mul', 'NoOp', 'Sub'}
+_UNCHANGED = re.compile(
+  'Abs|AddN|AddV2|All|Bitcast|Cast|Const|Fill|FloorMod|Greater(Equal)?|Identity|IsFinite|L2Loss'
+  '|LessEqual|LogicalAnd|LogicalNot|Max|Maximum|Minimum|Mul|NoOp|Pack|PartitionedCall|Range|RealDiv'
+  '|Reshape|SelectV2|Sqrt|Square|StatelessIf|StridedSlice|Sub|Sum'
+)
 _SCOPE = 'part'
 _OLD_LOOPS = ('Enter', 'RefEnter')
 # Functions are known to TensorFlow by their names, in the whole process.
@@ -131,14 +136,20 @@ def _prune(graph: tf.compat.v1.GraphDef, wanted: set[str], inputs: set[str]) -> 
 
 def _leave_out(graph: tf.compat.v1.GraphDef) -> None:
   """Drops attributes that name nodes or cannot hold in a rewritten graph, and what is asserted."""
-  functions = graph.library.function
-  unchanged = {f.signature.name for f in functions if {n.op for n in f.node_def} <= _UNCHANGED}
+  functions = {f.signature.name: f for f in graph.library.function}
+
+  def is_unchanged(name: str) -> bool:
+    nodes = functions[name].node_def
+    return all(map(_UNCHANGED.fullmatch, (n.op for n in nodes))) and all(
+      is_unchanged(inner) for n in nodes for inner in graphs.function_names(n)
+    )
+
   uses = [(node, graphs.function_names(node)) for node in graphs.nodes(graph)]
   for node, _ in uses:
     if node.op == 'Assert':
       node.attr['summarize'].i = 0  # Of the tensors of its message, some reach TensorFlow's log.
-  for one, names in [*uses, *((function, [function.signature.name]) for function in functions)]:
-    for attribute in _LEFT_OUT[: 1 if unchanged.issuperset(names) else None]:
+  for one, names in [*uses, *((function, [name]) for name, function in functions.items())]:
+    for attribute in _LEFT_OUT[: 1 if all(map(is_unchanged, names)) else None]:
       if attribute in one.attr:
         del one.attr[attribute]
 

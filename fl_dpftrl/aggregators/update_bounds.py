@@ -43,7 +43,16 @@ def bound_update(
   update may fall short of clip_norm by 2⁻¹⁹ of it, and by what its coordinates lose.
   """
   tensors = [tf.convert_to_tensor(part) for part in tf.nest.flatten(update)]
-  clip_norm = tf.cast(clip_norm, tf.float64)
+  size = sum(tensor.shape.num_elements() for tensor in tensors)
+  # XLA makes two passes of a large update. In any order of its sums, _NORM_ERROR holds.
+  bound = tf.function(_bounded, jit_compile=True, autograph=False) if size >= _FEW else _bounded
+  bounded, *counts = bound(tensors, tf.cast(clip_norm, tf.float64), zeroing_norm, unit)
+  return BoundedUpdate(tf.nest.pack_sequence_as(update, bounded), *counts)
+
+
+def _bounded(
+  tensors: Sequence[tf.Tensor], clip_norm: tf.Tensor, zeroing_norm: float | None, unit: units.Unit
+) -> tuple[Any, ...]:
   lost = sum(tensor.shape.num_elements() for tensor in tensors) * _LEAST_SQUARE
   norm = tf.sqrt(tf.add_n([_sum_of_squares(tensor) for tensor in tensors]) + lost)
   is_exact = tf.math.is_finite(norm) & (lost <= tf.square(2.0**-12 * tf.maximum(norm, clip_norm)))
@@ -64,12 +73,11 @@ def bound_update(
   # Rounded towards zero. What int64 does not hold becomes anything.
   wholes = [tf.cast(tf.cast(scale, tf.float32) * tensor, tf.int64) for tensor in tensors]
   zero = tf.constant(0)
-  bounded, *counts = tf.cond(
+  return tf.cond(
     is_exact & is_small & ~is_near & _fits(wholes, unit),
     lambda: (wholes, tf.cast(is_clipped, tf.int32), zero, zero),
     lambda: _bound_carefully(tensors, is_small, clip_norm, unit),
   )
-  return BoundedUpdate(tf.nest.pack_sequence_as(update, bounded), *counts)
 
 
 def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:

@@ -151,9 +151,22 @@ def test_sums_of_many_squares_keep_within_the_error_that_is_assumed(size, scale)
     np.full(size, 1 / 3), generator.normal(size=size), generator.standard_cauchy(size)
   ):  # fmt: skip
     values = (scale * values).astype(np.float32)
-    found = float(update_bounds._sum_of_squares(tf.constant(values)))
     exact = math.fsum(np.square(values, dtype=np.float64))
-    assert abs(found / exact - 1.0) < update_bounds._NORM_ERROR
+    for compiled in (False, True):
+      add = tf.function(update_bounds._sum_of_squares, jit_compile=compiled)
+      assert abs(float(add(tf.constant(values))) / exact - 1.0) < update_bounds._NORM_ERROR
+
+
+@pytest.mark.parametrize('value', [1e-3, 0.0, 5.0, 1e3, 1e30, 3e38, math.nan, math.inf])
+def test_large_updates_which_xla_compiles_are_bounded_as_small_ones(value, monkeypatch):
+  values = np.full(update_bounds._FEW, 1e-4, np.float32)
+  values[7] = value
+  options = dict(clip_norm=1.0, zeroing_norm=100.0)
+  result, counts = bound(values, **options)
+  monkeypatch.setattr(update_bounds, '_FEW', values.size + 1)
+  expected, expected_counts = bound(values, **options)
+  assert counts == expected_counts == [value == 5.0, 100.0 < value < math.inf, not value < math.inf]
+  assert np.abs(result - expected).max() <= 2.0**-19 * np.abs(expected).max() + 1
 
 
 def test_squares_of_whole_numbers_are_added_without_rounding():
