@@ -48,7 +48,7 @@ def test_a_program_trains_and_keeps_its_budget(program, names):
 
 
 @pytest.mark.parametrize('page, wanted', [
-  ('engineer.md', {'process', 'state'}), ('algorithms.md', {'checked'}), ('audit.md', {'found'}),
+  ('algorithms.md', {'checked'}), ('audit.md', {'found'}),
   ('aggregator.md', {'aggregator'}), ('run-folder.md', {'aggregator'}),
   ('production.md', {'trained', 'schema'}),
   ('where-rounds-run.md', {'form', 'initialize'}),
