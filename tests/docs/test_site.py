@@ -65,6 +65,11 @@ def test_one_round_names_functions_that_are_there(tmp_path, monkeypatch):
   assert [f for f in files if not (ROOT / 'fl_dpftrl' / f).exists()] == ['fl_dpftrl/']
 
 
+def table_of(page):
+  """The figures that a page shows as those of its first commands."""
+  return re.search('```\n( +worst case.*?)```', (pages.DOCS / page).read_text(), re.DOTALL)[1]
+
+
 def printed(words, folder):
   done = lines.run(words, cwd=folder)
   assert done.returncode == 0, done.stderr
@@ -74,9 +79,7 @@ def printed(words, folder):
 @pytest.mark.slow
 def test_commands_of_sampled_batches_print_what_their_page_shows(tmp_path):
   told = [printed(words, tmp_path) for words in pages.commands('sampled-batches.md')]
-  text = (pages.DOCS / 'sampled-batches.md').read_text()
-  (shown,) = re.findall('```\n( +worst case.*?)```', text, re.DOTALL)
-  assert shown in told[2] and len(told) == 6
+  assert table_of('sampled-batches.md') in told[2] and len(told) == 6
 
 
 @pytest.mark.slow
@@ -102,7 +105,9 @@ def test_commands_for_a_warehouse_give_the_figures_of_the_log(tmp_path):
 
 @pytest.mark.slow
 def test_a_report_is_read_as_its_page_says(tmp_path):
-  statement = [printed(words, tmp_path) for words in pages.commands('report.md')][-1]
+  log, *_ = pages.commands('replay.md')
+  statement = [printed(words, tmp_path) for words in [log, *pages.commands('report.md')]][-1]
+  assert table_of('replay.md') in statement
   report = (tmp_path / 'privacy.html').read_text()
   shown = [
     figure
