@@ -1,4 +1,4 @@
-"""One standard normal, scaled and rounded, from as many bits as the rounding takes.
+"""One standard normal, scaled and rounded, from more bits than the rounding takes.
 
 The half of the normal density on which x ≥ 0, f(x) = exp(−x²/2), is covered by 512 layers of equal
 area v, as in Marsaglia and Tsang 2000. Layer i ≥ 1 is the rectangle of width xᵢ between the heights
@@ -9,7 +9,7 @@ tail beyond x₁; its width is said to be x₀ = v/f(x₁). The widths are real 
 import decimal
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,18 +25,11 @@ _CONTEXT = decimal.Context(prec=80)
 _ERROR = decimal.Decimal(10) ** -65
 
 
-class Fraction:
-  """A binary fraction in [bits, bits + 1]/2^length, and 128 further bits when they are needed."""
+class Fraction(NamedTuple):
+  """A binary fraction in [bits, bits + 1]/2^length."""
 
-  def __init__(self, bits: int, length: int, further: Callable[[], bytes]):
-    self.bits, self.length, self._further = bits, length, further
-    self._is_whole = False
-
-  def lengthen(self) -> None:
-    """Adds the further bits, once."""
-    if not self._is_whole:
-      self.bits = self.bits << 128 | int.from_bytes(self._further(), 'big')
-      self.length, self._is_whole = self.length + 128, True
+  bits: int
+  length: int
 
   def ends(self) -> tuple[decimal.Decimal, decimal.Decimal]:
     """The ends of the interval in which it lies."""
@@ -54,18 +47,12 @@ def _in_decimals(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _decided(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Asks a function that returns None until the bits of its fractions decide, with ever more."""
+  """Makes a function that returns None where the bits of its fractions do not decide raise."""
   asked = _in_decimals(function)
 
   @functools.wraps(function)
   def computed(*args):
-    fractions = [each for each in args if isinstance(each, Fraction)]
-    answer = asked(*args)
-    if answer is None:
-      for fraction in fractions:
-        fraction.lengthen()
-      answer = asked(*args)
-    if answer is None:
+    if (answer := asked(*args)) is None:
       raise RuntimeError('180 bits did not decide a normal')
     return answer
 

@@ -67,19 +67,15 @@ class Normals:
 
   Args:
     seed: secret, 32 bytes: the key.
-    stream: keeps the uses of one seed apart, 0 to 255.
 
   Raises:
     RuntimeError: if the machine's logarithm or exponential is less exact than E assumes.
   """
 
-  def __init__(self, seed: bytes, *, stream: int = 0):
+  def __init__(self, seed: bytes):
     if not isinstance(seed, bytes) or len(seed) != SEED_BYTES:
       raise ValueError(f'seed must be {SEED_BYTES} bytes')
-    if not 0 <= stream < 1 << 8:
-      raise ValueError(f'stream must be between 0 and 255, got {stream!r}')
     check_functions()
-    self._stream = stream
     self._counting = Cipher(algorithms.AES256(seed), modes.CTR(bytes(16))).encryptor()
     # The block of a counter is what its encryption is.
     self._blocks = Cipher(algorithms.AES256(seed), modes.ECB()).encryptor()
@@ -136,19 +132,21 @@ class Normals:
     in_tail = False
     for attempt in range(_ATTEMPTS):
       block = (place * _ATTEMPTS + attempt) * _BLOCKS
-      bits_of = functools.partial(self._bits, row, chunk, _FURTHER, 16, block)
+      self._count_from(row, chunk, _FURTHER, block)
+      bits = self._counting.update(self._zeros[: 16 * _BLOCKS])
+      first, second = (int.from_bytes(part, 'little') for part in (bits[:8], bits[8:16]))
+      further = [int.from_bytes(bits[i : i + 16], 'big') for i in range(16, len(bits), 16)]
+      u = exact.Fraction(word >> 64 - _U_BITS << 128 | further[0], _U_BITS + 128)
+      v = exact.Fraction(first << 128 | further[1], 64 + 128)
+      w = exact.Fraction(second << 128 | further[2], 64 + 128)
       layer, is_negative = word & exact.LAYERS - 1, word >> _LAYER_BITS & 1
-      u = exact.Fraction(word >> 64 - _U_BITS, _U_BITS, functools.partial(bits_of, 1))
       value = None
       if not in_tail and exact.is_inner(layer, u):
         value = exact.rounded(layer, u, scale)
       else:
-        more = bits_of(0)
-        first, second = (int.from_bytes(part, 'little') for part in (more[:8], more[8:]))
-        v = exact.Fraction(first, 64, functools.partial(bits_of, 2))
         in_tail |= not layer
         if in_tail:
-          if exact.is_in_tail(v, exact.Fraction(second, 64, functools.partial(bits_of, 3))):
+          if exact.is_in_tail(v, w):
             value = exact.rounded_in_tail(v, scale)
         elif exact.is_below(layer, u, v):
           value = exact.rounded(layer, u, scale)
@@ -167,15 +165,9 @@ class Normals:
       self._counting.update_into(self._zeros[:count], into[8 * start :])
     return np.frombuffer(self._bytes, '<u8', size)
 
-  def _bits(
-    self, row: int, chunk: int, use: int, size: int, block: int = 0, further: int = 0
-  ) -> bytes:
-    self._count_from(row, chunk, use, block + further)
-    return self._counting.update(self._zeros[:size])
-
   def _count_from(self, row: int, chunk: int, use: int, block: int) -> None:
     """Goes on at a counter."""
-    fields = ((row, 6), (chunk, 4), (self._stream, 1), (use, 1), (block, 4))
+    fields = ((row, 6), (chunk, 4), (use, 2), (block, 4))
     self._counting.reset_nonce(b''.join(value.to_bytes(size, 'big') for value, size in fields))
 
   def _further(self, row: int, chunk: int, at: np.ndarray, attempt: int) -> np.ndarray:
@@ -184,7 +176,7 @@ class Normals:
     counters, chunks = np.empty((at.size, 2), '>u8'), chunk + at // CHUNK
     counters[:, 0] = row << 16 | chunks >> 16
     blocks = (at % CHUNK * _ATTEMPTS + attempt) * _BLOCKS
-    counters[:, 1] = (chunks & 0xFFFF) << 48 | (self._stream << 40 | _FURTHER << 32) | blocks
+    counters[:, 1] = (chunks & 0xFFFF) << 48 | _FURTHER << 32 | blocks
     return np.frombuffer(self._blocks.update(counters.tobytes()), '<u8').reshape(-1, 2)
 
 

@@ -14,23 +14,23 @@ from fl_dpftrl.noise import exact, normals
 _SEED = bytes(range(32))
 
 
-def _made(row=0, chunk=0, scale=1.0, size=normals.CHUNK, **kwargs):
+def _made(row=0, chunk=0, scale=1.0, size=normals.CHUNK):
   out = np.empty(size, np.int64)
-  normals.Normals(_SEED, **kwargs).fill(row, chunk, scale, out)
+  normals.Normals(_SEED).fill(row, chunk, scale, out)
   return out
 
 
-def _bits(row, chunk, stream, use, block, size):
+def _bits(row, chunk, use, block, size):
   """The same bits by AES of each counter on its own."""
   encryptor = Cipher(algorithms.AES256(_SEED), modes.ECB()).encryptor()
-  start = (row << 80) + (chunk << 48) + (stream << 40) + (use << 32) + block
+  start = (row << 80) + (chunk << 48) + (use << 32) + block
   return b''.join(encryptor.update((start + i).to_bytes(16, 'big')) for i in range(-(-size // 16)))[
     :size
   ]
 
 
-def _words(row, chunk, stream=0):
-  return np.frombuffer(_bits(row, chunk, stream, 0, 0, 8 * normals.CHUNK), '<u8')
+def _words(row, chunk):
+  return np.frombuffer(_bits(row, chunk, 0, 0, 8 * normals.CHUNK), '<u8')
 
 
 @functools.cache
@@ -50,17 +50,17 @@ def _height(x):
   return mpmath.exp(-x * x / 2)
 
 
-def _true(word, place, row=0, chunk=0, stream=0):
+def _true(word, place, row=0, chunk=0):
   """ξ from its word and further bits of each fraction; which attempt; whether in the tail."""
   word, x, in_tail = int(word), _widths(), False
   with mpmath.workprec(600):
     for attempt in range(50):
 
       def fraction(bits, length, number, block=(place * 256 + attempt) * 4):
-        more = int.from_bytes(_bits(row, chunk, stream, 1, block + number, 16), 'big')
+        more = int.from_bytes(_bits(row, chunk, 1, block + number, 16), 'big')
         return ((bits << 128 | more) + mpmath.mpf(0.5)) / mpmath.mpf(2) ** (length + 128)
 
-      text = _bits(row, chunk, stream, 1, (place * 256 + attempt) * 4, 16)
+      text = _bits(row, chunk, 1, (place * 256 + attempt) * 4, 16)
       first, second = (int.from_bytes(part, 'little') for part in (text[:8], text[8:]))
       layer, sign = word % 512, -1 if word >> 9 & 1 else 1
       u, v = fraction(word >> 10, 54, 1), fraction(first, 64, 2)
@@ -106,12 +106,12 @@ def test_layers_and_tail_have_one_area():
 def test_each_integer_is_the_nearest(log_scale):
   """Small scales are decided in float64, 2⁵⁸ by further bits."""
   scale = 1.37 * 2.0 ** (log_scale - 1)
-  words = _words(3, 2, 1)
+  words = _words(3, 2)
   outer = _outer(words)
   assert 80 < outer.size < 160
-  made = _made(3, 2, scale, stream=1)
+  made = _made(3, 2, scale)
   for place in [*range(40), *outer[:40].tolist()]:
-    assert int(made[place]) == _nearest(_true(words[place], place, 3, 2, 1)[0], scale), place
+    assert int(made[place]) == _nearest(_true(words[place], place, 3, 2)[0], scale), place
 
 
 @pytest.mark.slow
@@ -178,23 +178,19 @@ def test_words_at_the_ends_are_right(layer, sign, monkeypatch):
       assert int(made[place]) == _nearest(_true(word, place)[0], 2.0**log_scale)
 
 
-def test_further_bits_are_taken_where_the_first_do_not_decide():
-  never = lambda: pytest.fail('asked for further bits')
+def test_further_bits_decide_where_the_first_do_not():
   # ½·x₁·scale is ½ but for the rounding of the scale; u is between ½ − 2⁻⁵⁴ and ½.
   x, scale = exact.widths()[1], float(1 / exact.widths()[1])
   off = (exact.decimal.Decimal(scale) * x - 1) / 2
-  u = exact.Fraction((1 << 53) - 1, 54, lambda: b'\xff' * 16)
-  assert exact.rounded(1, u, scale) == (1 if off > 0 else 0) and u.length == 182
-  assert exact.rounded(1, exact.Fraction(1 << 52, 54, never), scale) == 0
+  assert exact.rounded(1, exact.Fraction((1 << 181) - 1, 182), scale) == (1 if off > 0 else 0)
+  for undecided in (lambda u: exact.rounded(1, u, scale), lambda u: exact.is_inner(7, u)):
+    with pytest.raises(RuntimeError, match='180 bits'):
+      undecided(exact.Fraction(0, 0))
   with pytest.raises(RuntimeError, match='180 bits'):
-    exact.is_in_tail(
-      exact.Fraction(0, 64, lambda: bytes(16)), exact.Fraction(1, 64, lambda: bytes(16))
-    )
-  inner = exact.inner(7)
-  at_limit = exact.Fraction(inner >> 138, 54, lambda: bytes(16))
-  assert exact.is_inner(7, at_limit) is True and at_limit.length == 182
-  at_limit = exact.Fraction(inner >> 138, 54, lambda: b'\xff' * 16)
-  assert exact.is_inner(7, at_limit) is False
+    exact.is_in_tail(exact.Fraction(0, 192), exact.Fraction(1, 192))
+  inner = exact.inner(7) >> 138 << 128
+  assert exact.is_inner(7, exact.Fraction(inner, 182)) is True
+  assert exact.is_inner(7, exact.Fraction(inner | (1 << 128) - 1, 182)) is False
 
 
 def test_no_counter_is_used_twice(monkeypatch):
@@ -212,7 +208,7 @@ def test_no_counter_is_used_twice(monkeypatch):
   last = (1 << 48) - 1, (1 << 32) - 1, normals.CHUNK - 1, 255
   for row, chunk, place, attempt in [*seen[::25], last]:
     block = (place * 256 + attempt) * 4
-    expected = np.frombuffer(_bits(row, chunk, 0, 1, block, 16), '<u8')
+    expected = np.frombuffer(_bits(row, chunk, 1, block, 16), '<u8')
     there = own(source, row, chunk, np.array([place]), attempt)
     np.testing.assert_array_equal(there[0], expected)
   assert (normals.CHUNK * 256 - 1) * 4 + 3 < 1 << 32
@@ -274,12 +270,12 @@ def test_tails_in_float64_are_within_their_bound():
         assert abs(mine - true) < 0.4 * loops.TAIL_ERROR
 
 
-def test_normals_depend_on_seed_stream_row_and_place_alone():
+def test_normals_depend_on_seed_row_and_place_alone():
   whole = _made(5, 3, 100.0, 3 * normals.CHUNK)
   parts = [_made(5, 3 + i, 100.0) for i in range(3)]
   np.testing.assert_array_equal(whole, np.concatenate(parts))
   np.testing.assert_array_equal(_made(5, 3, 100.0, 20_001), whole[:20_001])
-  others = [_made(6, 3, 100.0), _made(5, 4, 100.0), _made(5, 3, 100.0, stream=1)]
+  others = [_made(6, 3, 100.0), _made(5, 4, 100.0)]
   out = np.empty(normals.CHUNK, np.int64)
   normals.Normals(bytes(32)).fill(5, 3, 100.0, out)
   for i, each in enumerate([parts[0], *others, out]):
@@ -307,18 +303,10 @@ def test_refuses_a_scale_out_of_range(scale):
     _made(scale=scale)
 
 
-@pytest.mark.parametrize(
-  ('seed', 'stream', 'named'),
-  [
-    (b'short', 0, 'seed must be 32 bytes'),
-    ('x' * 32, 0, 'seed'),
-    (_SEED, 256, 'stream'),
-    (_SEED, -1, 'stream'),
-  ],
-)
-def test_refuses_wrong_seeds_and_streams(seed, stream, named):
-  with pytest.raises(ValueError, match=named) as caught:
-    normals.Normals(seed, stream=stream)
+@pytest.mark.parametrize('seed', [b'short', 'x' * 32])
+def test_refuses_wrong_seeds(seed):
+  with pytest.raises(ValueError, match='seed must be 32 bytes') as caught:
+    normals.Normals(seed)
   assert 'short' not in str(caught.value)
 
 
