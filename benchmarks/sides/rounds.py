@@ -84,7 +84,7 @@ def side(name: str, size: int, folder: str):
   state = process.initialize()
   if row:
     # The state is set as if the rows before had been used, and buffers as if read from a snapshot.
-    snapshots.Snapshots.load = lambda self, maker, before: noise.fill(maker, row)
+    snapshots.Snapshots.load = lambda self, before: noise.fill(self._maker, row)
     numbers = state.aggregator.noise._replace(row=np.int64(row))
     state = state._replace(aggregator=state.aggregator._replace(noise=numbers))
   return process, state

@@ -5,6 +5,7 @@ engine's buffers are no state: they save making the rows before it again.
 """
 
 import os
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -138,23 +139,18 @@ class _Rows:
       return rows
 
   def _source(self, seed: bytes) -> ahead.Source:
+    recipe: dict[str, Any] = {
+      'strategy': self._strategy,
+      'size': self._size,
+      'seed': seed,
+      'num_rounds': self._num_rounds,
+      'snapshot_rows': _SNAPSHOT_ROWS,
+      'folder': self._folder,
+    }
     if self._machines is not None:
       from fl_dpftrl.noise import shards  # Needs Ray.
 
-      return shards.RowSlices(
-        self._machines,
-        strategy=self._strategy,
-        size=self._size,
-        seed=seed,
-        num_rounds=self._num_rounds,
-        snapshot_rows=_SNAPSHOT_ROWS,
-        folder=self._folder,
-      )
-    return ahead.LocalSource.of(
-      self._folder,
-      _SNAPSHOT_ROWS,
-      self._num_rounds,
-      {'strategy': self._strategy, 'size': self._size, 'seed': seed},
-      memory=placement.engine_memory(self._strategy, self._size),
-      folder=self._folder,
-    )
+      return shards.RowSlices(self._machines, **recipe)
+    if not placement.fits_memory(self._strategy, self._size):
+      recipe['mapped_in'] = self._folder or tempfile.gettempdir()
+    return ahead.LocalSource(**recipe)

@@ -58,13 +58,12 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
   )
 
 
-def engine_memory(strategy: strategies.Strategy, size: int) -> str:
-  """Returns where an engine keeps its buffers: in 'memory' where they fit, or 'mapped'."""
+def fits_memory(strategy: strategies.Strategy, size: int) -> bool:
+  """Returns whether an engine's buffers fit into memory, so that it needs no mapped file."""
   free = runtime_memory.free_bytes()
   if free is None:
-    return 'memory'
-  buffers = recurrence.buffer_bytes(strategy, num_rounds(strategy), size)
-  return 'memory' if buffers <= _ENGINE_SHARE * free else 'mapped'
+    return True
+  return recurrence.buffer_bytes(strategy, num_rounds(strategy), size) <= _ENGINE_SHARE * free
 
 
 def is_in_process() -> bool:

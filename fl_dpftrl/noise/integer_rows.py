@@ -4,7 +4,6 @@ import concurrent.futures
 import json
 import math
 import os
-import pathlib
 import tempfile
 import threading
 import time
@@ -22,7 +21,6 @@ VERSION = 6
 _CHUNKS_AT_A_TIME = 4
 # Of the trail, a sum modulo 2⁶⁴: an odd number with bits of no pattern.
 _FACTOR = 0x9E3779B97F4A7C15
-MEMORIES = ('memory', 'mapped')
 _local = threading.local()
 
 
@@ -35,8 +33,8 @@ class RowMaker:
 
   Args:
     seed: secret, of 32 bytes.
-    memory: where the buffers are: in 'memory', or in a file that is 'mapped' into it, for
-      more than fits.
+    mapped_in: folder of a file that holds the buffers and is mapped into memory, for more than
+      fits; None for buffers in memory.
     num_threads: None for one on each core.
     first_chunk: which of a longer row's chunks these coordinates begin with.
     bits: p; a unit is 2⁻ᵖ of the standard deviation of Z. Another one is for tests.
@@ -56,18 +54,16 @@ class RowMaker:
     size: int,
     num_rounds: int,
     seed: bytes,
-    memory: str = 'memory',
-    folder: str | os.PathLike[str] | None = None,
+    mapped_in: str | os.PathLike[str] | None = None,
     num_threads: int | None = None,
     first_chunk: int = 0,
     bits: int = lattice.BITS,
   ):
     checks.whole(size=size)
-    checks.one_of(MEMORIES, memory=memory)
     if strategy.max_rounds is None:
       strategy.noise(None)  # Raises where rows depend on how many there will be.
     self._recurrence = recurrence.Recurrence(strategy, num_rounds, bits)
-    self._seed = seed
+    self._strategy, self._seed = strategy, seed
     normals.Normals(seed)  # Raises for a seed that will not do.
     self._first_chunk = first_chunk
     self._threads = num_threads or num_cores()
@@ -75,9 +71,15 @@ class RowMaker:
     self.size, self.num_rounds = size, num_rounds
     self.row, self.is_torn = 0, False
     shape = (self._recurrence.num_buffers, size)
-    is_mapped = memory == 'mapped' and shape[0]
-    self.buffers = _mapped(shape, folder) if is_mapped else np.zeros(shape)
+    is_mapped = mapped_in is not None and shape[0]
+    self.buffers = _mapped(shape, mapped_in) if is_mapped else np.zeros(shape)
     self.versions, self.trail = [-1] * shape[0], 0
+
+  @property
+  def identity(self) -> int:
+    """A 63-bit hash of all that determines rows; the seed cannot be recovered from it."""
+    about = json.dumps([VERSION, documents.strategy_digest(self._strategy), self.size])
+    return documents.short_digest(b'fl_dpftrl rows %s %s' % (about.encode(), self._seed))
 
   def make(self, out: np.ndarray) -> float:
     """Writes the next row into out and returns its standard deviation, that of Z being 1."""
@@ -144,12 +146,6 @@ def row_seconds(strategy: strategies.Strategy, *, num_rounds: int, size: int) ->
   return seconds * size / part
 
 
-def identity(strategy: strategies.Strategy, *, size: int, seed: bytes) -> int:
-  """Returns a 63-bit hash of all that determines rows; the seed cannot be recovered from it."""
-  about = [VERSION, documents.strategy_digest(strategy), size]
-  return documents.short_digest(b'fl_dpftrl rows %s %s' % (json.dumps(about).encode(), seed))
-
-
 def _workspace(seed: bytes) -> tuple[normals.Normals, np.ndarray]:
   """The source of a thread, and vectors for the chunks that it works on."""
   if getattr(_local, 'seed', None) != seed:
@@ -164,11 +160,10 @@ def num_cores() -> int:
   return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
-def _mapped(shape: tuple[int, int], folder: str | os.PathLike[str] | None) -> np.ndarray:
+def _mapped(shape: tuple[int, int], folder: str | os.PathLike[str]) -> np.ndarray:
   """Returns zeros in a nameless file, which ends with the process."""
-  there = pathlib.Path(folder or tempfile.gettempdir())
   size = math.prod(shape) * np.dtype(np.float64).itemsize
-  with tempfile.TemporaryFile(dir=there) as file:
+  with tempfile.TemporaryFile(dir=folder) as file:
     try:
       if hasattr(os, 'posix_fallocate'):  # Not on macOS.
         os.posix_fallocate(file.fileno(), 0, size)
@@ -176,5 +171,5 @@ def _mapped(shape: tuple[int, int], folder: str | os.PathLike[str] | None) -> np
         file.truncate(size)
     except OSError as error:
       message = f'{error.strerror}: {size} bytes of noise memory'
-      raise OSError(error.errno, message, os.fspath(there)) from error
+      raise OSError(error.errno, message, os.fspath(folder)) from error
     return np.memmap(file, np.float64, 'r+', shape=shape)

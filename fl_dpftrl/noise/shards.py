@@ -14,56 +14,41 @@ import numpy as np
 import ray
 from ray import exceptions
 
-from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import ahead, normals
 
 _POLL_SECONDS = 0.2
 _WAIT_SECONDS = 600.0  # without a slice, after which making a row fails
 
 
-class Slice:
+class Slice(ahead.LocalSource):
   """A slice of each row of a strategy's noise; an actor."""
 
-  def __init__(
-    self,
-    *,
-    strategy: strategies.Strategy,
-    seed: bytes,
-    num_rounds: int,
-    snapshot_rows: int,
-    first: int,
-    size: int,
-    folder: pathlib.Path | None,
-  ):
+  def __init__(self, size: int, **recipe: Any):
+    super().__init__(size=size, **recipe)
     self._size = size
-    recipe = {'strategy': strategy, 'size': size, 'seed': seed}
-    self._source = ahead.LocalSource.of(
-      folder, snapshot_rows, num_rounds, recipe, first_chunk=first
-    )
 
   def pid(self) -> int:
     """Returns the id of the process, on its machine."""
     return os.getpid()
 
-  def make(self, row: int, used: int) -> tuple[np.ndarray, ahead.Made]:
+  def made(self, row: int, used: int) -> tuple[np.ndarray, ahead.Made]:
     """Returns the slice of a row, int64, and what is known of it."""
     out = np.empty(self._size, np.int64)
-    return out, self._source.make(row, out, used)
+    return out, self.make(row, out, used)
 
 
 class RowSlices:
-  """Rows whose slices actors make at once; an `ahead.Source`. The folder, on each, is for noise."""
+  """Rows whose slices actors make at once; an `ahead.Source`.
+
+  Args:
+    number: most actors.
+    size: number of coordinates of a row.
+    folder: for noise, on the machine of each actor; None for none.
+    recipe: arguments of an `ahead.LocalSource`, but for these.
+  """
 
   def __init__(
-    self,
-    number: int,
-    *,
-    strategy: strategies.Strategy,
-    size: int,
-    seed: bytes,
-    num_rounds: int,
-    snapshot_rows: int,
-    folder: str | os.PathLike[str] | None,
+    self, number: int, size: int, folder: str | os.PathLike[str] | None, **recipe: Any
   ):
     if not ray.is_initialized():
       raise ValueError('noise_machines needs a Ray cluster: call tff_inprocess.use_machines before')
@@ -81,13 +66,10 @@ class RowSlices:
         ray.remote(Slice)
         .options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy='SPREAD')
         .remote(
-          strategy=strategy,
-          seed=seed,
-          num_rounds=num_rounds,
-          snapshot_rows=snapshot_rows,
-          first=first,
           size=where.stop - where.start,
+          first_chunk=first,
           folder=None if folder is None else pathlib.Path(folder).absolute() / where_name,
+          **recipe,
         )
       )
       self._slices.append((where, actor))
@@ -97,7 +79,7 @@ class RowSlices:
     return [actor for _, actor in self._slices]
 
   def make(self, row: int, out: np.ndarray, used: int) -> ahead.Made:
-    asked = {actor.make.remote(row, used): where for where, actor in self._slices}
+    asked = {actor.made.remote(row, used): where for where, actor in self._slices}
     waiting, norm, start, end = list(asked), 0.0, 0, 0
     deadline = time.monotonic() + _WAIT_SECONDS
     while waiting:

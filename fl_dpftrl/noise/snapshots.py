@@ -24,20 +24,24 @@ _Listed = tuple[list[tuple[int, int, int]], int]
 
 
 class Snapshots:
-  """The snapshots of one maker's buffers."""
+  """The snapshots of one maker's buffers, in a folder that is made where it does not exist."""
 
-  def __init__(self, folder: str | os.PathLike[str], identity: int, num_rounds: int):
-    self._folder = pathlib.Path(folder)
-    self._of = {'identity': identity, 'num_rounds': num_rounds}
+  def __init__(self, folder: str | os.PathLike[str], maker: integer_rows.RowMaker):
+    self._folder, self._maker = pathlib.Path(folder), maker
+    self._of = {'identity': maker.identity, 'num_rounds': maker.num_rounds}
+    self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    self._folder.chmod(0o700)
+    durable.remove_leftovers(self._folder)
 
   def rows(self) -> list[int]:
     """Returns the rows before which there is a snapshot."""
     matches = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
     return sorted(int(match[1]) for match in matches if match)
 
-  def save(self, maker: integer_rows.RowMaker) -> None:
+  def save(self) -> None:
     """Writes the buffers that no file holds yet, then the list of them all."""
-    if not maker.versions or maker.row in self.rows():
+    maker = self._maker
+    if maker.row in self.rows():
       return
     earlier = {}
     for row in self.rows():
@@ -57,11 +61,12 @@ class Snapshots:
     about = {**self._of, 'buffers': listed, 'trail': maker.trail}
     durable.write(self._list(maker.row), about, durable=False)
 
-  def load(self, maker: integer_rows.RowMaker, row: int) -> None:
-    """Brings a new maker with buffers to the latest readable snapshot up to a row."""
+  def load(self, row: int) -> None:
+    """Brings the maker, if it is new, to the latest readable snapshot up to a row."""
+    maker = self._maker
     for snapshot_row in reversed([r for r in self.rows() if r <= row]):
       buffers, trail = self._read(snapshot_row)
-      if buffers and self._fill(maker, buffers):
+      if buffers and self._fill(buffers):
         versions = [-1] * len(maker.buffers)
         for buffer, version, _ in buffers:
           versions[buffer] = version
@@ -81,7 +86,8 @@ class Snapshots:
       if path.name not in names:
         path.unlink(missing_ok=True)
 
-  def _fill(self, maker: integer_rows.RowMaker, listed: list) -> bool:
+  def _fill(self, listed: list) -> bool:
+    maker = self._maker
     maker.buffers[:] = 0.0
     for buffer, version, checksum in listed:
       try:

@@ -48,7 +48,6 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
     folder: made where it does not exist; only its owner can read it.
     noise_seed: None for a secret seed. A number makes the noise repeatable, for tests, and voids
       every guarantee.
-    mapped: whether buffers are in a file that is mapped into memory, for more than fits.
     moved: True for a folder that was moved here from another disk, or whose permissions were
       changed, and that nobody has used since.
     begun: mark of a ledger, by which the rows of rounds that were begun are used up; None for a
@@ -73,14 +72,12 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
     *,
     folder: str | os.PathLike[str],
     noise_seed: int | None = None,
-    mapped: bool = False,
     moved: bool = False,
     begun: mark.MarkFile | None = None,
   ):
     strategy = files.resolved(strategy)
     self.size = checks.whole(size=size)
-    self._strategy, self._mapped = strategy, mapped
-    self._folder = paths.local(folder)
+    self._strategy, self._folder = strategy, paths.local(folder)
     self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     self._lock = contextlib.ExitStack()  # Until `close`.
     try:
@@ -155,14 +152,6 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
       if t > self.next_row:
         self._use(t)
 
-  def reserve(self, t: int) -> None:
-    """Marks the rows before row t as used, durably, to give them out without further writes.
-
-    Those that were not given out when the process ends never are.
-    """
-    with self._giving:
-      self._enter(t)
-
   def close(self) -> None:
     """Lets another process use the folder."""
     if os.getpid() == self._process:  # A fork has no thread that makes rows.
@@ -183,15 +172,12 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
     return self._mark
 
   def _use(self, num_rows: int) -> None:
-    """Marks rows as given out, durably unless they are reserved."""
-    self._enter(num_rows)
-    self._next = num_rows
-
-  def _enter(self, num_rows: int) -> None:
+    """Marks rows as given out, durably; those of a shared mark are so since their rounds began."""
     if num_rows > self._opened().num_rounds:
       if self._is_shared:
         raise ValueError(f'row {num_rows - 1} is of a round that was not begun')
       self._opened().write(num_rounds=num_rows)
+    self._next = num_rows
 
   def _check_machine(self) -> None:
     """Makes the row after the last that was given out again: it tells all before it."""
@@ -300,13 +286,13 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
     }
 
   def _source(self, seed: bytes) -> ahead.Source:
-    return ahead.LocalSource.of(
+    return ahead.LocalSource(
       self._folder,
       _SNAPSHOT_ROWS * ahead.at_once(self.size),
-      self.max_rows,
-      {'strategy': self._strategy, 'size': self.size, 'seed': seed},
-      memory='mapped' if self._mapped else 'memory',
-      folder=self._folder,
+      strategy=self._strategy,
+      size=self.size,
+      seed=seed,
+      num_rounds=self.max_rows,
     )
 
 

@@ -72,6 +72,6 @@ def test_in_process_an_engine_keeps_the_noise_unless_state_is_asked_for(free):
 
 def test_buffers_that_do_not_fit_are_mapped(free):
   buffers = 8 * 2 * 4000
-  for known, expected in ((2 * buffers, 'memory'), (2 * buffers - 1, 'mapped'), (None, 'memory')):
+  for known, expected in ((2 * buffers, True), (2 * buffers - 1, False), (None, True)):
     free(known)
-    assert placement.engine_memory(blt.BLT((0.9, 0.5), (0.1, 0.1)), 4000) == expected
+    assert placement.fits_memory(blt.BLT((0.9, 0.5), (0.1, 0.1)), 4000) == expected

@@ -80,7 +80,7 @@ def test_threads_and_places_of_buffers_change_no_bit(family, tmp_path):
   expected, _ = rows_of(make(strategy, 9, size), 9)
   for other in (
     make(strategy, 9, size, num_threads=3),
-    make(strategy, 9, size, memory='mapped', folder=tmp_path),
+    make(strategy, 9, size, mapped_in=tmp_path),
   ):
     np.testing.assert_array_equal(rows_of(other, 9)[0], expected)
     assert not list(tmp_path.iterdir())  # A mapped file has no name.
@@ -148,7 +148,7 @@ def test_noise_has_the_standard_deviation_that_is_stated():
 
 def test_identities_tell_noise_apart():
   def identity_of(strategy=PUBLISHED, **changes):
-    return integer_rows.identity(strategy, **{'size': 8, 'seed': SEED, **changes})
+    return make(strategy, 9, **{'size': 8, **changes}).identity
 
   others = [
     identity_of(),
@@ -170,7 +170,6 @@ def test_rows_whose_integers_are_too_large_are_refused():
 @pytest.mark.parametrize('argument, message', [
   (dict(size=0), 'size must be at least 1, got 0'),
   (dict(seed=b'short'), 'seed must be 32 bytes'),
-  (dict(memory='disk'), "memory must be one of .* got 'disk'"),
 ])  # fmt: skip
 def test_refuses(argument, message):
   with pytest.raises(ValueError, match=message):
@@ -191,7 +190,7 @@ def test_a_mapped_file_that_the_disk_cannot_hold_is_refused(tmp_path):
   resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
   try:
     with pytest.raises(OSError, match='bytes of noise memory') as raised:
-      make(PUBLISHED, 9, 5_000, memory='mapped', folder=tmp_path)
+      make(PUBLISHED, 9, 5_000, mapped_in=tmp_path)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     signal.signal(signal.SIGXFSZ, ignored)

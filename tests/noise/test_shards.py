@@ -81,8 +81,8 @@ def test_another_number_of_actors_reads_no_others_snapshots(monkeypatch, tmp_pat
   class Recorded:
     options = lambda self, **unused: self
 
-    def remote(self, *, folder, first, size, **unused):
-      ranges[folder].add((first, size))
+    def remote(self, *, folder, first_chunk, size, **unused):
+      ranges[folder].add((first_chunk, size))
 
   monkeypatch.setattr(ray, 'remote', lambda of: Recorded())
   for number in range(1, 7):

@@ -246,12 +246,10 @@ def test_a_torn_record_leaves_the_one_before(tmp_path):
     assert record.head == bytes([record.num_rounds] * 32) and record.run == b'r' * 16
 
 
-@pytest.mark.parametrize('end', ['given', 'skipped', 'reserved'])
+@pytest.mark.parametrize('end', ['given', 'skipped'])
 def test_a_machine_that_makes_other_rows_is_told(end, tmp_path):
   """Also where rows after the last that was given out are used up."""
   with opened(tmp_path) as rows:
-    if end == 'reserved':
-      rows.reserve(9)
     rows.row(0)
     rows.row(2)
     if end == 'skipped':
@@ -260,7 +258,7 @@ def test_a_machine_that_makes_other_rows_is_told(end, tmp_path):
   row, trail, _ = noise_rows._TRAIL.unpack(path.read_bytes())
   assert row == 3
   with opened(tmp_path) as rows:
-    assert rows.next_row == {'given': 3, 'skipped': 7, 'reserved': 9}[end]
+    assert rows.next_row == {'given': 3, 'skipped': 7}[end]
     rows.row(rows.next_row)
   path.write_bytes(noise_rows._packed(row, trail + 1))
   with opened(tmp_path) as rows, pytest.raises(mark.LostStateError, match='makes other rows'):

@@ -8,7 +8,7 @@ import pytest
 
 from fl_dpftrl.families import blt
 from fl_dpftrl.files import durable
-from fl_dpftrl.noise import ahead, integer_rows, snapshots
+from fl_dpftrl.noise import ahead
 from fl_dpftrl.training import checkpoints
 
 pytestmark = pytest.mark.tff
@@ -49,11 +49,10 @@ def test_a_checkpoint(tmp_path):
 
 def test_the_lists_of_snapshots(tmp_path):
   def made(row, folder):
-    saved = snapshots.Snapshots(folder, 7, num_rounds=20)
-    new = lambda: integer_rows.RowMaker(
-      blt.BLT((0.9, 0.5), (0.3, 0.2)), size=8, num_rounds=20, seed=bytes(32)
+    strategy = blt.BLT((0.9, 0.5), (0.3, 0.2))
+    source = ahead.LocalSource(
+      folder, 4, strategy=strategy, size=8, num_rounds=20, seed=bytes(32)
     )
-    source = ahead.LocalSource(new, saved, snapshot_rows=4)
     out = np.empty(8, np.int64)
     source.make(row, out, row)
     source.close()
