@@ -108,18 +108,18 @@ class RowMaker:
     size, chunk = where.stop - start, self._first_chunk + start // normals.CHUNK
     fresh, total, oldest, again = vectors[:, :size]
 
-    def draw(normal: recurrence.Normal, part: np.ndarray) -> np.ndarray:
-      source.fill(normal.round_index, chunk, normal.scale, part)
-      return part if normal.weight == 1.0 else np.multiply(part, normal.weight, out=part)
+    def draw(part: np.ndarray, group: int, weight: float = 1.0) -> np.ndarray:
+      source.fill(group, chunk, self._recurrence.scale(group), part)
+      return part if weight == 1.0 else np.multiply(part, weight, out=part)
 
     for place, normal in enumerate(step.again):
       if place:
-        np.add(total, draw(normal, again), out=total)
+        np.add(total, draw(again, *normal), out=total)
       else:
-        draw(normal, total)
+        draw(total, *normal)
     if step.oldest:
-      draw(step.oldest, oldest)
-    draw(step.fresh, fresh)
+      draw(oldest, *step.oldest)
+    draw(fresh, self.row)
     trail = step.finish(total, not step.again, fresh, oldest, self.buffers, start, out[where])
     return trail if self.versions else 0
 

@@ -27,27 +27,12 @@ _LARGEST = 2.0**52  # Integers that float64 holds, with room.
 _BYTES = 8
 
 
-class Normal(NamedTuple):
-  """A normal of a round, as a vector of integers round(scale · ξ) that is multiplied.
-
-  Attributes:
-    round_index: the round that draws it first.
-    scale: as `normals.Normals.fill` takes it.
-    weight: factor of the integers.
-  """
-
-  round_index: int
-  scale: float
-  weight: float = 1.0
-
-
 class IntegerStep(NamedTuple):
   """How one row is made.
 
   Attributes:
-    again: normals of earlier rounds whose weighted sum is the first part of A.
-    fresh: the normal of the row's own round.
-    oldest: the normal that buffers gain by `Add.draw_gains`; None if they gain none.
+    again: (round, weight) of normals of earlier rounds, whose sum is the first part of A.
+    oldest: that of the normal that buffers gain by `Add.draw_gains`; None if they gain none.
     finish: (total, begins, fresh, oldest, buffers, at, out) → trail, for coordinates from `at` on:
       adds the buffers' part to the total, rounds it, and adds it to the fresh integers, which
       become the row, in out too; then brings the buffers, shape [num_buffers, size], to the next
@@ -55,9 +40,8 @@ class IntegerStep(NamedTuple):
     written: buffers that it changes.
   """
 
-  again: tuple[Normal, ...]
-  fresh: Normal
-  oldest: Normal | None
+  again: Sequence[tuple[int, float]]
+  oldest: tuple[int, float] | None
   finish: _Finish
   written: Sequence[int]
 
@@ -89,27 +73,25 @@ class Recurrence:
     row = self._rows[t]
     if lattice.FARTHEST_NORMAL * 2.0**self._bits * self.norms[t] > _LARGEST:
       raise ValueError(f'row {t} has a norm of {self.norms[t]:g}, too large for its integers')
-    factor = row.factor
-    again = tuple(
-      self._normal(group, factor * weight / self._rows[group].spread) for group, weight in row.reads
-    )
+    spread = lambda group: self._rows[group].spread
+    again = [(group, row.factor * weight / spread(group)) for group, weight in row.reads]
     oldest = None
     if row.oldest is not None:
       group, sign = row.oldest
-      oldest = self._normal(group, sign / self._rows[group].spread)
-    finish, written = self._finish(t, row)
-    return IntegerStep(again, self._normal(t), oldest, finish, written)
+      oldest = group, sign / spread(group)
+    return IntegerStep(again, oldest, *self._finish(t, row))
 
-  def _normal(self, t: int, weight: float = 1.0) -> Normal:
-    return Normal(t, abs(self._rows[t].spread) * 2.0**self._bits, weight)
+  def scale(self, t: int) -> float:
+    """Returns the standard deviation of the integers that the normals of a round become."""
+    return abs(self._rows[t].spread) * 2.0**self._bits
 
   def _finish(self, t: int, row: lattice.LatticeRow) -> tuple[_Finish, Sequence[int]]:
     step, below = row.step, -row.factor * np.asarray(row.step.below, np.float64)
     match step.update:
       case None:
-        return _plain, ()
+        return _adding(below, np.zeros((3, 0)), step), ()
       case linear_noise.Add() as sums:
-        return _adding(below, sums, step), range(self.num_buffers)
+        return _adding(below, np.array(sums, np.float64), step), range(self.num_buffers)
       case linear_noise.Push(merged):
         top, size = self._stacks[t]
         if self._at_once:
@@ -190,14 +172,9 @@ def buffer_bytes(strategy: strategies.Strategy, num_rounds: int, num_parameters:
   return layout(noise, num_rounds)[0] * _BYTES * num_parameters
 
 
-def _plain(total, begins, fresh, oldest, buffers, at, out):
-  """Makes a row that no buffer holds."""
-  return loops.plain(total, begins, fresh, out)
-
-
-def _adding(below: np.ndarray, sums: linear_noise.Add, step: linear_noise.Step) -> _Finish:
-  """Adds a row, and the normal that was drawn first, to running sums."""
-  stack, gains = np.arange(below.size), np.array(sums, np.float64)
+def _adding(below: np.ndarray, gains: np.ndarray, step: linear_noise.Step) -> _Finish:
+  """Adds a row, and the normal that was drawn first, to running sums, if there are any."""
+  stack = np.arange(below.size)
   scale, restarts = float(step.scale), bool(step.restart)
   return lambda total, begins, fresh, oldest, buffers, at, out: loops.add(
     total, begins, fresh, oldest, buffers, at, below, stack, gains, scale, restarts, out
