@@ -17,7 +17,8 @@ import tensorflow_federated as tff
 from fl_dpftrl import adaptive_clipping, extra_coordinates
 from fl_dpftrl.aggregators import secure_sums, update_bounds
 from fl_dpftrl.families import lattice
-from fl_dpftrl.noise import reference, units
+from fl_dpftrl.noise import stream as streams
+from fl_dpftrl.noise import units
 from fl_dpftrl.text import messages
 
 
@@ -114,7 +115,7 @@ def with_extra(summed: tff.Type, number: int) -> tff.Type:
 
 
 def create(
-  rule: Rule, value_type: tff.Type, *, stream: reference.NoiseStream, sums: secure_sums.Sums
+  rule: Rule, value_type: tff.Type, *, stream: streams.NoiseStream, sums: secure_sums.Sums
 ) -> tff.templates.AggregationProcess:
   """Builds the process for updates of a type."""
   inner_process = sums.process

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise import reference
+from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.strategies import documents
 from tff_inprocess import failures
 
@@ -27,13 +27,13 @@ def digest(
   return documents.short_digest(json.dumps(content).encode())
 
 
-def bind(stream: reference.NoiseStream, digest_number: int) -> reference.NoiseStream:
+def bind(stream: streams.NoiseStream, digest_number: int) -> streams.NoiseStream:
   """Returns a stream whose state holds the digest, and whose `next` fails for another one."""
 
   def init():
     return stream.init()._replace(parameters=tf.constant(digest_number, tf.int64))
 
-  return reference.NoiseStream(
+  return streams.NoiseStream(
     init,
     lambda noise: stream.next(check(noise, digest_number)),
     lambda noise: stream.skip(check(noise, digest_number)),

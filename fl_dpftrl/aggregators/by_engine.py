@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from fl_dpftrl.aggregators import placement
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise import ahead, graph, integer_rows, normals, reference
+from fl_dpftrl.noise import ahead, graph, integer_rows, normals
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.strategies import documents
 from tff_inprocess import graphs
@@ -32,7 +32,7 @@ def make_stream(
   is_silent: bool = False,
   folder: str | os.PathLike[str] | None = None,
   machines: int | None = None,
-) -> reference.NoiseStream:
+) -> streams.NoiseStream:
   """Returns the engine's int64 rows as a stream of this process; it fails past the last round."""
   specs = tf.nest.flatten(template)
   sizes = [spec.shape.num_elements() for spec in specs]
@@ -61,7 +61,7 @@ def make_stream(
     )
     return tf.nest.pack_sequence_as(template, row), advanced
 
-  return reference.NoiseStream(init, next_fn, streams.skip_unread)
+  return streams.NoiseStream(init, next_fn, streams.skip_unread)
 
 
 def seed_identity(noise_seed: int | None) -> int:

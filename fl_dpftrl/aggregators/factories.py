@@ -23,7 +23,7 @@ from fl_dpftrl.aggregators import (
 )
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.files import paths
-from fl_dpftrl.noise import randomness, reference, units
+from fl_dpftrl.noise import randomness, units
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.strategies import documents, files
 from fl_dpftrl.text import messages
@@ -182,7 +182,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     number = sum(len(group.names) for group in self.groups)
     return adaptive.with_extra(summed, number) if number else summed
 
-  def noise_stream(self, value_type: tff.Type) -> reference.NoiseStream:
+  def noise_stream(self, value_type: tff.Type) -> streams.NoiseStream:
     """Returns the noise stream for sums of updates of a type, in units of the lattice."""
     template, digest = _template(self._summed(value_type)), self.parameters(value_type)
     if self._placed(value_type)[0] == placement.ENGINE:
@@ -270,7 +270,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     )
 
   def release(
-    self, sums: secure_sums.Sums, stream: reference.NoiseStream, total: Any, noise: Any
+    self, sums: secure_sums.Sums, stream: streams.NoiseStream, total: Any, noise: Any
   ) -> tuple[Any, Any]:
     """Maps (sum, noise state) to (result, next noise state), for a fixed clip norm."""
     row, advanced = stream.next(noise)

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import secure_sums, update_bounds
-from fl_dpftrl.noise import reference
+from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.text import messages
 
 
@@ -28,7 +28,7 @@ def create(
   *,
   bound: Callable[[Any], update_bounds.BoundedUpdate],
   release: Callable[[Any, Any], tuple[Any, Any]],
-  stream: reference.NoiseStream,
+  stream: streams.NoiseStream,
   sums: secure_sums.Sums,
   stddev: float,
 ) -> tff.templates.AggregationProcess:

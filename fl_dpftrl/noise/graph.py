@@ -26,80 +26,33 @@ class Buffers(NamedTuple):
 
   Attributes:
     vectors: for each part of the model its buffers, newest first: float64,
-      shape [buffers, *part]; empty without buffers.
-    response: the same buffers if Z were a single 1 in the first round (float64);
-      empty where the steps say the norms.
-    square: sum of the squares of the rows that follow from it (scalar, float64).
+      shape [buffers, *part]; empty without buffers. Where the steps do not say the norms, the last
+      are those of a part whose Z is a single 1 in the first round.
+    square: sum of the squares of the rows of that part (scalar, float64); empty without it.
   """
 
   vectors: Any = ()
-  response: Any = ()
   square: Any = ()
 
   def __repr__(self) -> str:
     return messages.outline(self)
 
 
-def recurrence(
-  strategy: strategies.Strategy, specs: Sequence[tf.TensorSpec], bits: int = lattice.BITS
-) -> tuple[Callable[[], Buffers], Callable[..., tuple[list, tf.Tensor, Buffers]]]:
-  """Returns how the rows of N·Z for a model follow from normals, as two pure functions.
+class Rows:
+  """The rows of N·Z for a model, which follow from normals by tables of what each row takes.
 
-  They are () → buffers, and (z, t, buffers) → (row, norm, buffers): z gives the normals of a round,
-  t is the round (scalar, int64), row has an int64 tensor for each part of the model, in units of
-  2^−bits of the standard deviation of Z, and norm is ‖row t of N‖ (scalar, float64).
+  Args:
+    specs: parts of the model.
+    bits: p; rows are in units of 2⁻ᵖ of the standard deviation of Z. Another one is for tests.
   """
-  strategies.check_strategy(strategy)
-  num_rounds = strategy.max_rounds
-  noise = strategy.noise(num_rounds)
-  undoing.check_undoes(strategy, noise, num_rounds)
-  rows = _RowTables(strategy, noise, bits)
-  responds = rows.norm is None
 
-  def init():
-    return Buffers(
-      vectors=[rows.start(spec.shape) for spec in specs] if noise.num_buffers else (),
-      response=rows.start([]) if responds else (),
-      square=tf.constant(0.0, tf.float64) if responds else (),
-    )
-
-  def next_fn(z, t, buffers):
-    t = within(t, num_rounds)
-    row = rows.at(t)
-    fresh, again, oldest = rows.draw(row, z, t)
-    state = {}
-    vectors = buffers.vectors or [()] * len(specs)
-    pairs = [rows.advance(row, *parts) for parts in zip(fresh, again, oldest, vectors)]
-    result = [tf.cast(part, tf.int64) for part, _ in pairs]
-    if noise.num_buffers:
-      state['vectors'] = [buffered for _, buffered in pairs]
-    if not responds:
-      return result, row['norm'], buffers._replace(**state)
-    begins = tf.logical_or(tf.equal(t, 0), row['restart'])
-    impulse, zero = tf.cast(begins, tf.float64) * row['spread'], tf.zeros([], tf.float64)
-    entry, state['response'] = rows.advance(row, impulse, zero, zero, buffers.response, rint=False)
-    square = tf.where(begins, zero, buffers.square) + tf.square(entry / row['scale'])
-    norm = row['scale'] * tf.sqrt(square)
-    return result, norm, buffers._replace(**state, square=square)
-
-  return init, next_fn
-
-
-def within(t: tf.Tensor, num_rounds: int | None) -> tf.Tensor:
-  """Returns a round unchanged; fails unless it is below num_rounds, where that is not None."""
-  if num_rounds is None:
-    return t
-  limit = tf.constant(num_rounds, t.dtype)
-  message = f'a strategy for {num_rounds} rounds has no noise for another round'
-  with tf.control_dependencies([tf.debugging.assert_less(t, limit, message=message)]):
-    return tf.identity(t)
-
-
-class _RowTables:
-  """The rows of a noise as tables, from which a graph takes those of a round."""
-
-  def __init__(self, strategy: strategies.Strategy, noise: linear_noise.LinearNoise, bits: int):
-    self.noise, self._bits = noise, bits
+  def __init__(
+    self, strategy: strategies.Strategy, specs: Sequence[tf.TensorSpec], bits: int = lattice.BITS
+  ):
+    strategies.check_strategy(strategy)
+    self._specs, self._num_rounds, self._bits = specs, strategy.max_rounds, bits
+    noise = self._noise = strategy.noise(strategy.max_rounds)
+    undoing.check_undoes(strategy, noise, strategy.max_rounds)
     if noise.dyadic:
       rows = [lattice.dyadic_row(strategy, height) for height in range(_HEIGHTS)]
     elif noise.period is not None:
@@ -107,7 +60,7 @@ class _RowTables:
     else:
       rows = list(lattice.rows(strategy, strategy.max_rounds or 0))
     steps = [row.step for row in rows]
-    self.norm = None if any(s.norm is None for s in steps) else [s.norm for s in steps]
+    self._responds = any(step.norm is None for step in steps)
     reads = [row.reads for row in rows]
     self._tables = {
       'scale': np.array([s.scale for s in steps], np.float64),
@@ -121,8 +74,8 @@ class _RowTables:
       'num_reads': np.array([len(each) for each in reads], np.int64),
       'restart': np.array([s.restart for s in steps]),
     }
-    if self.norm is not None:
-      self._tables['norm'] = np.array(self.norm, np.float64)
+    if not self._responds:
+      self._tables['norm'] = np.array([step.norm for step in steps], np.float64)
     if any(row.oldest for row in rows):
       oldest = [row.oldest or (t, 0.0) for t, row in enumerate(rows)]
       self._tables['oldest_lag'] = np.array([t - group for t, (group, _) in enumerate(oldest)])
@@ -131,39 +84,78 @@ class _RowTables:
     for name in steps[0].update._fields if steps[0].update else ():
       self._tables[name] = np.array([getattr(s.update, name) for s in steps])
 
-  def always(self, name: str, value: float) -> bool:
+  def start(self) -> Buffers:
+    """Returns the buffers before row 0."""
+    shapes, square = [spec.shape for spec in self._specs], ()
+    if self._responds:
+      shapes, square = [*shapes, []], tf.constant(0.0, tf.float64)
+    return Buffers(list(map(self._start, shapes)) if self._noise.num_buffers else (), square)
+
+  def next(
+    self, z: NoiseSource, t: tf.Tensor, buffers: Buffers
+  ) -> tuple[list[tf.Tensor], tf.Tensor, Buffers]:
+    """Makes a row.
+
+    Args:
+      z: gives the normals of a round.
+      t: the round (scalar, int64).
+      buffers: before it.
+
+    Returns:
+      The row, an int64 tensor for each part of the model; ‖row t of N‖ (scalar, float64); and the
+      buffers after it.
+    """
+    if self._num_rounds is not None:
+      limit = tf.constant(self._num_rounds, t.dtype)
+      message = f'a strategy for {self._num_rounds} rounds has no noise for another round'
+      with tf.control_dependencies([tf.debugging.assert_less(t, limit, message=message)]):
+        t = tf.identity(t)
+    place = self._place(t)
+    row = {name: tf.gather(table, place) for name, table in self._tables.items()}
+    fresh, again, oldest = self._draw(row, z, t)
+    before = buffers.vectors or [()] * (len(fresh) + self._responds)
+    parts = [self._advance(row, *part) for part in zip(fresh, again, oldest, before)]
+    result = [tf.cast(part, tf.int64) for part, _ in parts]
+    vectors = [after for _, after in parts]
+    if self._responds:
+      begins = tf.logical_or(tf.equal(t, 0), row['restart'])
+      impulse, zero = tf.cast(begins, tf.float64) * row['spread'], tf.zeros([], tf.float64)
+      entry, response = self._advance(row, impulse, zero, zero, before[-1], rint=False)
+      square = tf.where(begins, zero, buffers.square) + tf.square(entry / row['scale'])
+      vectors, norm = [*vectors, response], row['scale'] * tf.sqrt(square)
+    else:
+      square, norm = (), row['norm']
+    return result, norm, Buffers(vectors if self._noise.num_buffers else (), square)
+
+  def _always(self, name: str, value: float) -> bool:
     """Returns whether a field has this value in all steps."""
     return bool((self._tables[name] == value).all())
 
-  def at(self, t: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the fields of the row of a round."""
-    t = self._place(t)
-    return {name: tf.gather(table, t) for name, table in self._tables.items()}
-
   def _place(self, t: tf.Tensor) -> tf.Tensor:
-    if self.noise.dyadic:
+    """Returns the place in the tables of the row of a round."""
+    if self._noise.dyadic:
       bits = tf.bitwise.right_shift(t, tf.range(_HEIGHTS, dtype=t.dtype)) & 1
       return tf.reduce_sum(tf.math.cumprod(bits))
-    if self.noise.period is not None:
-      beyond = tf.maximum(t - self.noise.settles, 0) % self.noise.period
-      return tf.minimum(t, self.noise.settles) + beyond
+    if self._noise.period is not None:
+      beyond = tf.maximum(t - self._noise.settles, 0) % self._noise.period
+      return tf.minimum(t, self._noise.settles) + beyond
     return t
 
-  def start(self, shape: Sequence[int]) -> tf.Tensor:
+  def _start(self, shape: Sequence[int]) -> tf.Tensor:
     """Returns the buffers of one part before row 0."""
     if not self._pushes:
-      return tf.zeros([self.noise.num_buffers, *shape], tf.float64)
+      return tf.zeros([self._noise.num_buffers, *shape], tf.float64)
     # The placeholder keeps the height of the stack out of its static shape.
     empty = tf.zeros([0, *shape], tf.float64)
     return tf.compat.v1.placeholder_with_default(empty, [None, *shape])
 
-  def draw(
+  def _draw(
     self, row: dict[str, tf.Tensor], z: NoiseSource, t: tf.Tensor
   ) -> tuple[list, list, list]:
     """Returns the fresh part, the sum of what is read again, and the normal that was first."""
     fresh = self._integers(row['spread'], z(t))
     again = [tf.zeros_like(part) for part in fresh]
-    if not self.always('num_reads', 0):
+    if not self._always('num_reads', 0):
       weights, lags = row['weights'], row['lags']
       _, again = tf.while_loop(
         lambda i, _: i < row['num_reads'],
@@ -189,33 +181,33 @@ class _RowTables:
     scale = tf.abs(spread) * 2.0**self._bits
     return [tf.math.rint(scale * part) for part in parts]
 
-  def advance(
+  def _advance(
     self, row: dict[str, tf.Tensor], fresh: Any, again: Any, oldest: Any, buffers: Any, rint=True
   ) -> tuple[tf.Tensor, Any]:
     """Makes one part of a row, of whole numbers unless rint is False, and its buffers."""
     rounded = tf.math.rint if rint else tf.identity
-    if not self.noise.num_buffers:
+    if not self._noise.num_buffers:
       return fresh + rounded(again), buffers
-    if not self.always('restart', False):
+    if not self._always('restart', False):
       buffers = self._restarted(row, buffers)
     below, read = row['below'], buffers
     if self._pushes:
       count = tf.minimum(row['num_below'], tf.shape(buffers)[0])
       below, read = below[:count], buffers[:count]
     part = fresh + rounded(again - tf.tensordot(below, read, 1))
-    y = part if self.always('scale', 1.0) else part / row['scale']
+    y = part if self._always('scale', 1.0) else part / row['scale']
     if self._pushes:
       newest = y
-      if not self.always('merged', 0):
+      if not self._always('merged', 0):
         newest = y + tf.reduce_sum(buffers[: row['merged']], 0)
         buffers = buffers[row['merged'] :]
-      return part, tf.concat([newest[None], buffers], 0)[: self.noise.num_buffers]
+      return part, tf.concat([newest[None], buffers], 0)[: self._noise.num_buffers]
     column = lambda name: tf.reshape(row[name], [-1] + [1] * part.shape.rank)
-    if not self.always('losses', 0.0):
+    if not self._always('losses', 0.0):
       buffers = buffers - column('losses') * buffers
     for gains, value in (('row_gains', y), ('draw_gains', oldest)):
-      if not self.always(gains, 0.0):
-        buffers = buffers + (value if self.always(gains, 1.0) else column(gains) * value)
+      if not self._always(gains, 0.0):
+        buffers = buffers + (value if self._always(gains, 1.0) else column(gains) * value)
     return part, buffers
 
   def _restarted(self, row: dict[str, tf.Tensor], buffers: tf.Tensor) -> tf.Tensor:

@@ -6,11 +6,26 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise import graph, randomness, reference
+from fl_dpftrl.families import lattice
+from fl_dpftrl.noise import graph, randomness
 from fl_dpftrl.text import messages
 
 # (seed, t, specs) → standard normals of round t, float64, a tensor a spec.
 Draw = Callable[[tf.Tensor, tf.Tensor, list[tf.TensorSpec]], list[tf.Tensor]]
+
+
+class NoiseStream(NamedTuple):
+  """Rows of N·Z, one at a time, as pure functions: the same state gives the same row again.
+
+  Attributes:
+    init: () → state, before row 0.
+    next: state → (row t of N·Z, state before row t + 1).
+    skip: state → state before row t + 1, for a row that nobody gets.
+  """
+
+  init: Callable[[], Any]
+  next: Callable[[Any], tuple[Any, Any]]
+  skip: Callable[[Any], Any]
 
 
 class StreamState(NamedTuple):
@@ -57,8 +72,9 @@ def make_stream(
   template: Any,
   *,
   noise_seed: int | None = None,
-  draw: Draw | None = None,
-) -> reference.NoiseStream:
+  draw: Draw = randomness.draw,
+  bits: int = lattice.BITS,
+) -> NoiseStream:
   """A stream of rows of N·Z in TensorFlow, eager or in a graph, whose state is a `StreamState`.
 
   Rows are int64, in units of the lattice: 2⁻³⁴ of the standard deviation of Z. Past the strategy's
@@ -70,24 +86,24 @@ def make_stream(
       system each time that `init` runs. A number gives the same noise always, for tests: it
       protects nobody.
     draw: where normals come from; the default makes them from the seed.
+    bits: see `graph.Rows`.
   """
   specs = tf.nest.flatten(template)
-  draw = draw or randomness.draw
-  start, next_row = graph.recurrence(strategy, specs)
+  rows = graph.Rows(strategy, specs, bits)
 
   def init():
     seed = randomness.system_seed() if noise_seed is None else randomness.fixed_seed(noise_seed)
     row, row_stddev = tf.constant(0, tf.int64), tf.constant(0.0, tf.float64)
-    return StreamState(seed=seed, row=row, row_stddev=row_stddev, buffers=start())
+    return StreamState(seed=seed, row=row, row_stddev=row_stddev, buffers=rows.start())
 
   def next_fn(state):
     state = tf.nest.map_structure(tf.convert_to_tensor, state)
     z = lambda row: draw(state.seed, row, specs)
-    row, norm, buffers = next_row(z, state.row, state.buffers)
+    row, norm, buffers = rows.next(z, state.row, state.buffers)
     advanced = state._replace(row=state.row + 1, row_stddev=norm, buffers=buffers)
     return tf.nest.pack_sequence_as(template, row), advanced
 
-  return reference.NoiseStream(init, next_fn, lambda state: next_fn(state)[1])
+  return NoiseStream(init, next_fn, lambda state: next_fn(state)[1])
 
 
 def skip_unread(state: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.stats
 
 from fl_dpftrl.families import lattice
-from fl_dpftrl.noise import integer_rows, normals, reference
+from fl_dpftrl.noise import integer_rows, normals
 from tests.noise import plain
 
 _EPSILONS = np.concatenate([np.linspace(0.0, 4.0, 60), np.linspace(4.2, 30.0, 60)])
@@ -140,6 +140,6 @@ def engine_stream(monkeypatch):
       return row, (t + 1, maker.buffers.copy(), list(maker.versions), drawn)
 
     init = lambda: (0, np.zeros_like(maker.buffers), [-1] * len(maker.buffers), {})
-    return reference.NoiseStream(init, next_fn, lambda state: next_fn(state)[1])
+    return plain.Stream(init, next_fn, lambda state: next_fn(state)[1])
 
   return stream

@@ -1,12 +1,20 @@
 """Noise rows in plain NumPy, against which the executors are tested."""
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import lattice, linear_noise
-from fl_dpftrl.noise import reference
+
+
+class Stream(NamedTuple):
+  """What `noise.stream.NoiseStream` is, without TensorFlow."""
+
+  init: Callable[[], Any]
+  next: Callable[[Any], tuple[Any, Any]]
+  skip: Callable[[Any], Any]
 
 
 def stream(
@@ -16,7 +24,7 @@ def stream(
   fresh: Callable[[int, float], np.ndarray],
   *,
   bits: int = lattice.BITS,
-) -> reference.NoiseStream:
+) -> Stream:
   """Streams rows of N·Z as integers, in units of 2^−bits of the standard deviation of Z.
 
   Each row is its carried part, computed in float64 and rounded, and its fresh part:
@@ -45,6 +53,6 @@ def stream(
     y = result / row.step.scale
     return result, (t + 1, linear_noise.entered(noise, row.step, y, oldest, buffers), normals)
 
-  return reference.NoiseStream(
+  return Stream(
     lambda: (0, linear_noise.start(noise, size), ()), next_fn, lambda state: next_fn(state)[1]
   )

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from fl_dpftrl.families import banded, dense, identity, low_rank, stamped
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.noise import graph, reference, units
+from fl_dpftrl.noise import graph, units
 from fl_dpftrl.noise import stream as streams
 from tests import every_family, oracle
 from tests.noise import joint_law, plain
@@ -83,18 +83,21 @@ def test_releases_are_as_private_as_one_gaussian(name):
 
   def executor(strategy, num_rounds, size, fresh, *, bits):
     spreads = [abs(row.spread) * 2.0**bits for row in joint_law.lattice.rows(strategy, num_rounds)]
+    drawn = []
+    made = streams.make_stream(
+      strategy,
+      [tf.TensorSpec([size], tf.int64)],
+      draw=lambda seed, t, specs: [tf.constant(drawn[int(t)])],
+      bits=bits,
+    )
 
     def next_fn(state):
-      t, noise, drawn = state
-      drawn = [*drawn, fresh(t, spreads[t]) / spreads[t]]
-      made = graph.recurrence(strategy, [tf.TensorSpec([size])], bits)[1]
-      (row,), _, noise = made(
-        lambda t: [tf.constant(drawn[int(t)])], tf.constant(t, tf.int64), noise
-      )
-      return row.numpy(), (t + 1, noise, drawn)
+      t = int(state.row)
+      drawn[t:] = [fresh(t, spreads[t]) / spreads[t]]
+      (row,), state = made.next(state)
+      return row.numpy(), state
 
-    init = lambda: (0, graph.recurrence(strategy, [tf.TensorSpec([size])], bits)[0](), [])
-    return reference.NoiseStream(init, next_fn, lambda state: next_fn(state)[1])
+    return plain.Stream(made.init, next_fn, None)
 
   for this, other, mu in joint_law.pairs(strategy, 2, -2, 3):
     assert joint_law.worst_ratio(strategy, 2, -2, this, other, mu, executor) <= 1.0
