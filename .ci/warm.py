@@ -26,7 +26,7 @@ def main() -> None:
   for kind in (np.float32, np.float64):
     total = sums.Sum(SIZE, unit=units.Unit.of(1.0))
     total.begin(1.0)
-    total.add([np.ones(SIZE, kind)])
+    total.add([np.ones((1, SIZE), kind)])
   devices = seen.Seen()
   devices.add(['a'])
   devices.of(['a'])

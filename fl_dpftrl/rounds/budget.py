@@ -1,5 +1,6 @@
 """Privacy budget of a run, spent by the declared schema."""
 
+import bisect
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -61,14 +62,7 @@ class Budget:
     planned = self._schema.num_rows
     if self.max_epsilon is None or self.epsilon(planned) <= self.max_epsilon:
       return planned
-    within, beyond = 0, planned
-    while beyond - within > 1:
-      middle = (within + beyond) // 2
-      if self.epsilon(middle) <= self.max_epsilon:
-        within = middle
-      else:
-        beyond = middle
-    return within
+    return bisect.bisect_right(range(planned), self.max_epsilon, lo=1, key=self.epsilon) - 1
 
 
 def limited(claim: claims.Claim, *, delta: float, max_epsilon: float | None) -> claims.Claim:

@@ -257,24 +257,9 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       ValueError: for malformed ids, and for a row that the log does not reach.
       OSError: if the cohort cannot be recorded; nothing has changed then.
     """
-    admitted = self.check(device_ids, at_most=at_most)
     if row is not None:
       self._check_row(-1 if isinstance(row, bool) else operator.index(row))
-    if not self.claim.is_drawn and not len(admitted.column):
-      warnings.warn(
-        'a round admits no device: its row of noise is used up, and its mean would be only noise;'
-        ' wait until `check` returns devices',
-        stacklevel=3,
-      )
-    now = int(time.time()) if timestamp is None else timestamp
-    try:
-      self.log.begin(admitted.round_index, [admitted.column], now, self._citation)
-    except BaseException:
-      if self.num_rounds > admitted.round_index:  # It was begun all the same.
-        self._record_log()
-      raise
-    self._record(admitted.column)
-    return admitted
+    return self._begin([device_ids], timestamp, at_most=at_most)[0]
 
   @durable.one_at_a_time
   def reserve(
@@ -290,17 +275,34 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     Raises:
       ValueError: for a device that may not take part; else see `admit`.
     """
+    return self._begin(cohorts, timestamp, least=least)
+
+  def _begin(
+    self,
+    cohorts: Sequence[id_columns.Ids],
+    timestamp: int | None,
+    *,
+    at_most: int | None = None,
+    least: int | None = None,
+  ) -> list[admission.Admission]:
+    """Admits cohorts, which are whole if there is a least size, to the next rounds, or none."""
     admitted: list[admission.Admission] = []
     first = self.num_rounds
     try:
       for t, device_ids in enumerate(cohorts, first):
         if admitted:  # Who may take part depends on the round before.
           self._record(admitted[-1].column)
-        admitted.append(self._checked(t, device_ids, None))
-        admitted[-1].check_whole(least)
-      columns = [each.column for each in admitted]
+        admitted.append(self._checked(t, device_ids, at_most))
+        if least is not None:
+          admitted[-1].check_whole(least)
+        elif not self.claim.is_drawn and not len(admitted[-1].column):
+          warnings.warn(
+            'a round admits no device: its row of noise is used up, and its mean would be only'
+            ' noise; wait until `check` returns devices',
+            stacklevel=4,
+          )
       now = int(time.time()) if timestamp is None else timestamp
-      self.log.begin(first, columns, now, self._citation)
+      self.log.begin(first, [each.column for each in admitted], now, self._citation)
     except BaseException:
       if len(admitted) > 1 or self.num_rounds > first:  # Begun all the same.
         self._record_log()

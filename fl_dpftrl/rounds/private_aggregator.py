@@ -380,7 +380,7 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
 
   def _release(self, t: int, like: Any) -> tuple[Any, dict[str, float]]:
     """Returns the mean and the metrics of round t; its row is used from then on."""
-    total, row = self._sum.total(), None
+    total, row = self._sum.total, None
     if self.noise_multiplier:
       row = self._rows.integers(t)
     else:

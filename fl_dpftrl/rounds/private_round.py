@@ -31,7 +31,8 @@ class Round:
     self, aggregator: Any, device_ids: id_columns.Ids, at_least: int, index: int | None = None
   ):
     """Makes a round that `begin` records, or one that is recorded already, with its index."""
-    self.index, self._was_entered = index, False
+    self.index: Any = index
+    self._was_entered = False
     self.device_ids, self.at_least = device_ids, at_least
     self.num_updates = self.clipped_count = self.zeroed_count = self.rejected_count = 0
     self._aggregator, self._lock = aggregator, durable.ThreadLock(aggregator.folder)
@@ -90,12 +91,12 @@ class Round:
     aggregator = self._aggregator
     with self._ended():  # No update is halfway in the sum.
       if self.num_updates < self.at_least:
-        aggregator._rows.skip_to(self._number() + 1)
+        aggregator._rows.skip_to(self.index + 1)
         raise ValueError(
           f'round {self.index} has {self.num_updates} updates and needs {self.at_least}: nothing of'
           ' it is released, and its row of noise is used up'
         )
-      self._mean, self._metrics = aggregator._release(self._number(), self._like)
+      self._mean, self._metrics = aggregator._release(self.index, self._like)
     goal = aggregator.report_goal
     if not aggregator.is_drawn and self.num_updates > goal:
       warnings.warn(
@@ -128,14 +129,8 @@ class Round:
       ValueError: for another structure, shape or type, for more updates than devices, for a device
         of another round or twice, and outside the block; nothing has changed then.
     """
-    arrays = self._aggregator.template.flat(update)
-    values = self._aggregator._released.metrics(metrics, 1)
-    with self._lock:
-      self._check_room(1)
-      self._check_device(device_id)
-      outcome = self._aggregator._sum.add(arrays)
-      self._count([outcome], update, values)
-    return outcome
+    arrays = [array[None] for array in self._aggregator.template.flat(update)]
+    return self._add(arrays, update, metrics, device_id)[0]
 
   def add_batch(
     self, updates: Any, *, metrics: Mapping[str, Any] | None = None, count: int | None = None
@@ -156,15 +151,32 @@ class Round:
       ValueError: for another structure, shape or type, for more updates than devices, and outside
         the block; nothing has changed then.
     """
-    template = self._aggregator.template
-    arrays = template.flat_batch(updates)
-    values = self._aggregator._released.metrics(metrics, len(arrays[0]))
-    arrays = [array[:count] for array in arrays]
+    arrays = self._aggregator.template.flat_batch(updates)
+    return self._add(arrays, updates, metrics, count=count)
+
+  def _add(
+    self,
+    arrays: list[np.ndarray],
+    update: Any,
+    metrics: Mapping[str, Any] | None,
+    device_id: str | int | None = None,
+    count: int | None = None,
+  ) -> list[str]:
+    aggregator = self._aggregator
+    values = aggregator._released.metrics(metrics, len(arrays[0]))
+    values = None if values is None else values[:count]
     with self._lock:
-      self._check_room(len(arrays[0]))
-      self._check_device(None)
-      outcomes = self._aggregator._sum.add_batch(arrays)
-      self._count(outcomes, updates, None if values is None else values[:count])
+      num_added = len(arrays[0][:count])
+      self._check_room(num_added)
+      self._check_device(device_id)
+      outcomes = aggregator._sum.add([array[:count] for array in arrays])
+      codes = [sums.OUTCOMES.index(outcome) for outcome in outcomes]
+      aggregator._sum.add_last(aggregator._released.extra(codes, values))
+      self.num_updates += num_added
+      self.clipped_count += outcomes.count(sums.CLIPPED)
+      self.zeroed_count += outcomes.count(sums.ZEROED)
+      self.rejected_count += outcomes.count(sums.REJECTED)
+      self._like = update if self._like is None else self._like
     return outcomes
 
   @property
@@ -205,7 +217,7 @@ class Round:
       ValueError: for a round that is not open, such as one whose mean another thread has made.
     """
     with self._ended(error):
-      self._aggregator._rows.skip_to(self._number() + 1)
+      self._aggregator._rows.skip_to(self.index + 1)
 
   @contextlib.contextmanager
   def _ended(self, error: BaseException | None = None) -> Iterator[None]:
@@ -240,15 +252,6 @@ class Round:
       more = 'one more' if count == 1 else f'{self.num_updates + count}'
       raise ValueError(f'round {self.index} has {most} devices, each with one update; got {more}')
 
-  def _count(self, outcomes: list[str], update: Any, values: np.ndarray | None) -> None:
-    codes = [sums.OUTCOMES.index(outcome) for outcome in outcomes]
-    self._aggregator._sum.add_last(self._aggregator._released.extra(codes, values))
-    self.num_updates += len(outcomes)
-    self.clipped_count += outcomes.count(sums.CLIPPED)
-    self.zeroed_count += outcomes.count(sums.ZEROED)
-    self.rejected_count += outcomes.count(sums.REJECTED)
-    self._like = update if self._like is None else self._like
-
   def _check_device(self, device_id: str | int | None) -> None:
     has_ids = self._waiting is not None
     if has_ids if device_id is None else self.num_updates and not has_ids:
@@ -270,8 +273,3 @@ class Round:
         + ('added an update before' if known else f'is not of round {self.index}')
       )
     self._waiting.remove(device_id)
-
-  def _number(self) -> int:
-    if self.index is None:
-      raise ValueError('the round was not entered')
-    return self.index

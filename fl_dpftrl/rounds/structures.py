@@ -1,5 +1,6 @@
 """Nested structures of arrays: what updates are made of, in NumPy, PyTorch or JAX."""
 
+import contextlib
 import dataclasses
 import functools
 import sys
@@ -31,7 +32,7 @@ class Template:
   @classmethod
   def of(cls, structure: Any) -> 'Template':
     """Returns the template of a nested structure of arrays, such as a model's parameters."""
-    named = list(_named(structure, ''))
+    named = list(_leaves(structure, structure, ''))
     arrays = [_array(leaf, f'template{name}') for name, leaf in named]
     for (name, _), array in zip(named, arrays):
       if array.dtype not in _TYPES:
@@ -64,9 +65,7 @@ class Template:
 
   def leaves(self, update: Any) -> list[Any]:
     """Returns the arrays of an update in order; ValueError for another structure."""
-    leaves: list[Any] = []
-    _match(self._structure, update, '', leaves)
-    return leaves
+    return [leaf for _, leaf in _leaves(self._structure, update, '')]
 
   def flat_batch(self, updates: Any) -> list[np.ndarray]:
     """Returns the arrays of updates with a leading axis, each of shape [updates, coordinates]."""
@@ -100,23 +99,14 @@ class Template:
     return _mapped(self._structure, lambda _: next(shaped))
 
 
-def _named(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-  """Yields each leaf of a structure with its place, in order."""
-  if isinstance(value, Mapping):
-    for key in value:
-      yield from _named(value[key], f'{name}[{key!r}]')
-  elif isinstance(value, (list, tuple)):
-    for index, part in enumerate(value):
-      yield from _named(part, f'{name}[{index}]')
-  else:
-    yield name, value
-
-
 def _mapped(structure: Any, make: Callable[[Any], Any]) -> Any:
   """Returns a structure with each leaf replaced, in order."""
   if isinstance(structure, Mapping):
-    made = {key: _mapped(structure[key], make) for key in structure}
-    return made if type(structure) is dict else _rebuilt(type(structure), made)
+    kind: Any = type(structure)
+    mapped = {key: _mapped(structure[key], make) for key in structure}
+    with contextlib.suppress(TypeError):  # A kind that takes no dictionary becomes one.
+      return kind(mapped)
+    return mapped
   if isinstance(structure, tuple) and hasattr(structure, '_fields'):
     return type(structure)(*(_mapped(part, make) for part in structure))
   if isinstance(structure, (list, tuple)):
@@ -124,16 +114,8 @@ def _mapped(structure: Any, make: Callable[[Any], Any]) -> Any:
   return make(structure)
 
 
-def _rebuilt(kind: Callable[[dict], Any], made: dict) -> Any:
-  """Returns a mapping of a kind; a plain dictionary if the kind takes none."""
-  try:
-    return kind(made)
-  except TypeError:
-    return made
-
-
-def _match(structure: Any, update: Any, name: str, leaves: list[Any]) -> None:
-  """Collects the leaves of an update in the order of a structure."""
+def _leaves(structure: Any, update: Any, name: str) -> Iterator[tuple[str, Any]]:
+  """Yields each leaf of an update with its place, in the order of a structure."""
   if isinstance(structure, Mapping):
     if not isinstance(update, Mapping) or set(update) != set(structure):
       got = sorted(map(repr, update)) if isinstance(update, Mapping) else messages.kind(update)
@@ -142,7 +124,7 @@ def _match(structure: Any, update: Any, name: str, leaves: list[Any]) -> None:
         f' got {got if isinstance(got, str) else _listed(got)}'
       )
     for key in structure:
-      _match(structure[key], update[key], f'{name}[{key!r}]', leaves)
+      yield from _leaves(structure[key], update[key], f'{name}[{key!r}]')
   elif isinstance(structure, (list, tuple)):
     if not isinstance(update, (list, tuple)) or len(update) != len(structure):
       got = f'{len(update)}' if isinstance(update, (list, tuple)) else messages.kind(update)
@@ -150,9 +132,9 @@ def _match(structure: Any, update: Any, name: str, leaves: list[Any]) -> None:
         f'update{name} must be a list or tuple of {len(structure)}, as in the template; got {got}'
       )
     for index, part in enumerate(structure):
-      _match(part, update[index], f'{name}[{index}]', leaves)
+      yield from _leaves(part, update[index], f'{name}[{index}]')
   else:
-    leaves.append(update)
+    yield name, update
 
 
 def _listed(names: Any) -> str:

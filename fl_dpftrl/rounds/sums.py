@@ -34,26 +34,25 @@ class Sum:
     it is rounded down.
   - Where |kᵢ| ≥ 1, the product is off by 2⁻²⁴ of it; and truncation makes nothing longer.
   - longest is `unit.bound`·(1 − 2⁻²²), and (1 − 2⁻²²)·(1 + 2⁻²⁴)²·(1 + 2⁻³⁶) < 1.
+
+  Attributes:
+    total: the sum, int64, shape [size], in units of updates; not to be changed.
   """
 
   def __init__(self, size: int, *, unit: units.Unit, zeroing_norm: float | None = None):
     self._unit, self._is_zeroing = unit, zeroing_norm is not None
     self._zeroing_norm = math.inf if zeroing_norm is None else zeroing_norm
     self._longest = unit.bound * _MARGIN
-    self._total = np.zeros(size, np.int64)
+    self.total = np.zeros(size, np.int64)
     self._threads = min(integer_rows.num_cores(), _MOST_THREADS) if size >= _LARGE else 1
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'sum')
 
   def begin(self, clip_norm: float) -> None:
     """Begins the sum of a round, with its clip norm."""
     self._clip_norm, self._scale = clip_norm, 1.0 / (self._unit.step * clip_norm)
-    self._total[:] = 0
+    self.total[:] = 0
 
-  def add(self, arrays: Sequence[np.ndarray]) -> str:
-    """Adds an update, whose parts are flat, and returns what became of it; see `add_batch`."""
-    return self.add_batch([array[None] for array in arrays])[0]
-
-  def add_batch(self, arrays: Sequence[np.ndarray]) -> list[str]:
+  def add(self, arrays: Sequence[np.ndarray]) -> list[str]:
     """Adds updates, and returns what became of each.
 
     An update that holds a NaN or an infinity is rejected, and one with a coordinate beyond
@@ -68,11 +67,7 @@ class Sum:
 
   def add_last(self, totals: np.ndarray) -> None:
     """Adds whole numbers, int64, to the last coordinates, which updates do not have."""
-    self._total[self._total.size - totals.size :] += totals
-
-  def total(self) -> np.ndarray:
-    """Returns the sum, int64, shape [size], in units of updates. It must not be changed."""
-    return self._total
+    self.total[self.total.size - totals.size :] += totals
 
   def _add(self, arrays: Sequence[np.ndarray], shrunk: float = 1.0) -> list[int]:
     """Adds updates that were multiplied by `shrunk`, and returns the index of each outcome."""
@@ -91,7 +86,7 @@ class Sum:
       squares, largest, self._scale / shrunk, self._longest, self._clip_norm * shrunk,
       self._zeroing_norm * shrunk, scales, codes,
     )  # fmt: skip
-    self._spread(lambda i: loops.add(*pieces[i], scales, self._total), pieces)
+    self._spread(lambda i: loops.add(*pieces[i], scales, self.total), pieces)
     outcomes = codes.tolist()
     if loops.REJECTED in outcomes and shrunk == 1.0:  # Not finite, or too large for squares.
       for i in np.flatnonzero(codes == loops.REJECTED).tolist():

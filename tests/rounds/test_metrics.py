@@ -43,9 +43,9 @@ def vector(made, size, code, values):
   """What one device adds, in whole units: an update of a size, and extra coordinates."""
   total = sums.Sum(made.size, unit=made.unit)
   total.begin(1.0)
-  total.add([np.full(3, size, np.float32)])
+  total.add([np.full((1, 3), size, np.float32)])
   total.add_last(made.extra([code], values))
-  return total.total()
+  return total.total
 
 
 ADAPTIVE = dpftrl.AdaptiveClipping(1.0, clipped_count_stddev=7.0)
@@ -97,9 +97,9 @@ def test_the_guarantee_is_met_and_wrong_versions_exceed_it():
   )
   total = sums.Sum(made.size, unit=made.unit)
   total.begin(1.0)
-  total.add([np.full(1, 1e9, np.float32)])
+  total.add([np.full((1, 1), 1e9, np.float32)])
   total.add_last(made.extra([sums.OUTCOMES.index(sums.CLIPPED)], np.full((1, 1), 1e9)))
-  norm = float(np.linalg.norm(total.total().astype(np.float64)))
+  norm = float(np.linalg.norm(total.total.astype(np.float64)))
   sent = norm * 2.0 ** (made.unit.shift - lattice.BITS)
   assert delta(sent) == pytest.approx(claimed, rel=1e-5) and delta(sent) <= claimed
 
