@@ -106,3 +106,18 @@ class AdaptiveClipping:
     factor = math.exp(self.log_factor(clipped_count / report_goal))
     low, high = self.limits
     return float(np.float32(min(max(clip_norm * factor, low), high)))
+
+
+def groups(
+  clip_norm: float | AdaptiveClipping | None,
+  metrics: extra_coordinates.PrivateMetrics | None,
+  noise_multiplier: float = 0.0,
+  report_goal: int = 1,
+) -> tuple[extra_coordinates.Group, ...]:
+  """Returns the coordinates beside an update: counts of an adaptive clip norm, and metrics."""
+  beside = []
+  if isinstance(clip_norm, AdaptiveClipping):
+    beside.append(clip_norm.group(noise_multiplier, report_goal))
+  if metrics is not None:
+    beside.append(metrics.group(noise_multiplier))
+  return tuple(beside)

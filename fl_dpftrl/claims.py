@@ -85,11 +85,9 @@ class Claim:
       checks.keep(self, checks.positive, 'clip_norm')
     if self.report_goal is not None:
       checks.keep(self, checks.whole, 'report_goal')
-    groups, rule = [], self.adaptive_clipping
-    if rule is not None:
-      groups.append(rule.group(self.noise_multiplier, self.report_goal or 1))
-    if self.private_metrics is not None:
-      groups.append(self.private_metrics.group(self.noise_multiplier))
+    groups = adaptive.groups(
+      self.clip_norm, self.private_metrics, self.noise_multiplier, self.report_goal or 1
+    )
     extra_coordinates.update_noise_multiplier(self.noise_multiplier, groups)  # Raises ValueError.
     if self.participation is not None:
       keep('participation', self.answers.for_claim(self.strategy))

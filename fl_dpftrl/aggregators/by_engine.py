@@ -61,7 +61,12 @@ def make_stream(
     )
     return tf.nest.pack_sequence_as(template, row), advanced
 
-  return streams.NoiseStream(init, next_fn, streams.skip_unread)
+  def skip(state):  # The row is not made.
+    return state._replace(
+      row=state.row + 1, row_stddev=tf.constant(0.0, tf.float64), trail=tf.constant(0, tf.int64)
+    )
+
+  return streams.NoiseStream(init, next_fn, skip)
 
 
 def seed_identity(noise_seed: int | None) -> int:

@@ -166,12 +166,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   @functools.cached_property
   def groups(self) -> tuple[extra_coordinates.Group, ...]:
     """Coordinates beside the updates: counts of an adaptive clip norm, and metrics."""
-    groups = []
-    if not isinstance(self.clip_norm, float):
-      groups.append(self.clip_norm.group(self.noise_multiplier, self.report_goal))
-    if self.private_metrics is not None:
-      groups.append(self.private_metrics.group(self.noise_multiplier))
-    return tuple(groups)
+    return adaptive_clipping.groups(
+      self.clip_norm, self.private_metrics, self.noise_multiplier, self.report_goal
+    )
 
   def _summed(self, value_type: tff.Type) -> tff.Type:
     """Returns the type of what is summed and noised, for updates of a type."""

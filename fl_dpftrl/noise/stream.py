@@ -104,10 +104,3 @@ def make_stream(
     return tf.nest.pack_sequence_as(template, row), advanced
 
   return NoiseStream(init, next_fn, lambda state: next_fn(state)[1])
-
-
-def skip_unread(state: Any) -> Any:
-  """Advances a state past a row that is made outside TensorFlow, without making it."""
-  return state._replace(
-    row=state.row + 1, row_stddev=tf.constant(0.0, tf.float64), trail=tf.constant(0, tf.int64)
-  )

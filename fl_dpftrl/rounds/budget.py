@@ -20,6 +20,10 @@ class Budget:
 
   A run of n rounds is the beginning of a longer one, so that the ε of the longer
   one covers it. Bisection finds the most rounds whose ε is within the budget.
+
+  Attributes:
+    max_rounds: these rounds.
+    claim: the claim of them.
   """
 
   def __init__(
@@ -50,7 +54,7 @@ class Budget:
         f'max_epsilon={max_epsilon:g} is too little for {extent}, whose ε is'
         f' {roundings.up(self.epsilon(1))}; give more noise or a larger budget'
       )
-    self.schema = self._schema.within(self.max_rounds)
+    self.claim = dataclasses.replace(claim, participation=self._schema.within(self.max_rounds))
 
   def _epsilon(self, num_rounds: int) -> float:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
@@ -68,10 +72,7 @@ class Budget:
 def limited(claim: claims.Claim, *, delta: float, max_epsilon: float | None) -> claims.Claim:
   """Returns the claim of the rounds that a budget allows; the claim itself without a budget."""
   check(claim, max_epsilon, delta)
-  if max_epsilon is None:
-    return claim
-  schema = Budget(claim, guarantees.Terms(delta), max_epsilon).schema
-  return dataclasses.replace(claim, participation=schema)
+  return claim if max_epsilon is None else Budget(claim, guarantees.Terms(delta), max_epsilon).claim
 
 
 def _check_prefixes(strategy: base.Strategy, num_rounds: int) -> None:

@@ -1,7 +1,6 @@
 """A guard that keeps a run to its declared schema and privacy budget."""
 
 import contextlib
-import dataclasses
 import math
 import operator
 import os
@@ -105,7 +104,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       earlier_claims = [run.claim for run in runs]
       self._budget = budget.Budget(claim, terms, max_epsilon, earlier_claims)
       self.max_rounds = self._budget.max_rounds
-      self.claim = dataclasses.replace(claim, participation=self._budget.schema)
+      self.claim = self._budget.claim
     if is_declared and claim.answers.num_rounds is None:
       _warn_of_tail(claim.strategy)
     self.gate = self.claim.answers.gate(self.claim.strategy)

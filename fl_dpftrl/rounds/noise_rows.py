@@ -19,7 +19,6 @@ _FORMAT = 1
 _SECRET_NAME, _MARK_NAME, _TRAIL_NAME, _LOCK_NAME = 'secret.json', 'used', 'trail', 'lock'
 # The row after one that was given out, what the rows up to it add up to, and a checksum.
 _TRAIL = struct.Struct('<qQI')
-_ORIGIN = 'seed_from'  # Its key.
 _SNAPSHOT_ROWS = 16
 # Most nanoseconds for which a process may have been held up before it was killed.
 _HELD_UP = 10_000_000_000
@@ -213,7 +212,7 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
   def _secret(self, noise_seed: int | None) -> bytes:
     """Returns the seed, which is made with the folder; opens the mark beside it."""
     secret, marked = self._folder / _SECRET_NAME, self._folder / _MARK_NAME
-    origin = 'system' if noise_seed is None else 'noise_seed'
+    facts = {**self._facts(), 'kind of seed': 'secret' if noise_seed is None else 'noise_seed'}
     if not secret.exists():
       self._folder.chmod(0o700)
       self._mark = self._mark or mark.MarkFile(marked)
@@ -226,14 +225,14 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
       durable.write_durably(self._folder / _TRAIL_NAME, _packed(0, 0), private=True)
       durable.sync_names(self._folder)
       seed = normals.system_seed() if noise_seed is None else normals.fixed_seed(noise_seed)
-      durable.write(secret, {'seed': seed.hex(), _ORIGIN: origin, **self._facts()})
+      durable.write(secret, {'seed': seed.hex(), **facts})
       return seed
     try:
       about = durable.read(secret)
       seed = bytes.fromhex(str(about['seed']))
     except (ValueError, KeyError) as error:
       raise mark.LostStateError(f'{secret} is damaged, and its noise cannot go on') from error
-    for name, own in self._facts().items():
+    for name, own in facts.items():
       if about.get(name) != own:
         raise ValueError(
           f'{self._folder} has the noise of another {name}: {about.get(name)}, and not {own}; go on'
@@ -250,11 +249,6 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
     if self._opened().record is None:
       raise mark.LostStateError(
         f'{marked} is empty, and alone says which rows of noise were used; name another folder'
-      )
-    if about.get(_ORIGIN) != origin:
-      raise ValueError(
-        f'{self._folder} was made {"without a" if noise_seed is not None else "with a"} noise_seed,'
-        ' or does not say; go on as it was begun, or name another folder'
       )
     return seed
 

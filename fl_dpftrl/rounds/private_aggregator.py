@@ -141,7 +141,6 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
       **norms,
     )
     budget.check(claim, max_epsilon, delta)
-    self._most_updates = self._released.room
     size, unit = self._released.size, self._released.unit
     self._sum = sums.Sum(size, unit=unit, zeroing_norm=self.zeroing_norm)
     self._lock, self._is_closed = durable.ThreadLock(self.folder), False  # Of rounds that begin.
@@ -194,7 +193,7 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
     """Names of the metrics that are released."""
     return self._released.metric_names
 
-  def metrics(self, last: int | None = None) -> dict[str, released.Estimate]:
+  def metrics(self, last: int | None = None) -> dict[str, release.Estimate]:
     """Returns the mean of each metric over released rounds, with the noise in it.
 
     A run that ends, or a model that is chosen, by it has the guarantee of all declared rounds.
@@ -203,7 +202,7 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
     Args:
       last: the last released rounds only; None for all. ValueError without a release.
     """
-    return self._table.estimates(last)
+    return self._released.estimates(self._table.columns(), last)
 
   def extend_units(self, units: unit_tables.Given) -> None:
     """Takes a table of units over that has further rows, from the next round on."""

@@ -247,7 +247,7 @@ class Round:
   def _check_room(self, count: int) -> None:
     if not self.is_open:
       raise ValueError('an update can be added only within the block of its round')
-    most = min(len(self.device_ids), self._aggregator._most_updates)
+    most = min(len(self.device_ids), self._aggregator._released.room)
     if self.num_updates + count > most:
       more = 'one more' if count == 1 else f'{self.num_updates + count}'
       raise ValueError(f'round {self.index} has {most} devices, each with one update; got {more}')

@@ -1,12 +1,13 @@
 """Coordinates of a release: the mean of a round's updates, and extra ones beside it."""
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import adaptive_clipping, claims, extra_coordinates
+from fl_dpftrl import adaptive_clipping, checks, claims, extra_coordinates
 from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.families import base, lattice, linear_noise
 from fl_dpftrl.noise import units
@@ -19,9 +20,21 @@ def num_extra(
   metrics: extra_coordinates.PrivateMetrics | None,
 ) -> int:
   """Returns the number of coordinates beside the updates."""
-  is_fixed = not isinstance(clip_norm, adaptive_clipping.AdaptiveClipping)
-  counts = 0 if is_fixed else len(extra_coordinates.COUNTS)
-  return counts + (0 if metrics is None else len(metrics.bounds))
+  return sum(len(group.names) for group in adaptive_clipping.groups(clip_norm, metrics))
+
+
+class Estimate(NamedTuple):
+  """The mean of a metric over released rounds.
+
+  Attributes:
+    value: mean over the devices of the report goal and over the rounds.
+    stddev: standard deviation of the noise in it; 0 without noise.
+    num_rounds: number of rounds.
+  """
+
+  value: float
+  stddev: float
+  num_rounds: int
 
 
 class Release:
@@ -49,12 +62,8 @@ class Release:
     self._strategy, self._noise_multiplier = strategy, noise_multiplier
     self._num_coordinates, self.report_goal = num_coordinates, report_goal
     self._has_counts, self._metrics = not isinstance(clip_norm, float), metrics
-    groups = []
-    if not isinstance(clip_norm, float):
-      groups.append(clip_norm.group(noise_multiplier, report_goal))
-    if metrics is not None:
-      groups.append(metrics.group(noise_multiplier))
-    self._groups = tuple(groups)
+    groups = adaptive_clipping.groups(clip_norm, metrics, noise_multiplier, report_goal)
+    self._groups = groups
     if noise_multiplier:
       self.unit = units.Unit.of(noise_multiplier, groups)
       self.room = self.unit.room(self.unit.farthest(strategy))
@@ -162,6 +171,29 @@ class Release:
   def metric_names(self) -> tuple[str, ...]:
     """Names of the metrics, without counts."""
     return () if self._metrics is None else tuple(self._metrics.bounds)
+
+  def estimates(
+    self, columns: Mapping[str, Mapping[int, float]], last: int | None
+  ) -> dict[str, Estimate]:
+    """Returns the mean of each metric over released rounds.
+
+    Args:
+      columns: name → round → what it released, in order.
+      last: the last released rounds only; None for all.
+
+    Raises:
+      ValueError: for last below 1, and without a release of metrics.
+    """
+    if last is not None:
+      last = checks.whole(last=last)
+    rounds = list(next(iter(columns.values()), {}))[-(last or 0) :]
+    if not rounds:
+      raise ValueError('metrics are there after a first round, for an aggregator with `metrics`')
+    stddevs = self.stddevs(rounds)
+    return {
+      name: Estimate(math.fsum(column[t] for t in rounds) / len(rounds), stddevs[name], len(rounds))
+      for name, column in columns.items()
+    }
 
   def stddevs(self, rounds: Sequence[int]) -> dict[str, float]:
     """Returns name → standard deviation of the noise in its mean over some rounds."""

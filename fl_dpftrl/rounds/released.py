@@ -8,30 +8,15 @@ import csv
 import io
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from fl_dpftrl import adaptive_clipping, checks, extra_coordinates
+from fl_dpftrl import adaptive_clipping, extra_coordinates
 from fl_dpftrl.rounds import release
 
 NAME = 'released.csv'
 """Name of the table in the folder of a run."""
 
 _ROUND, _CLIP_NORM = 'round', 'clip_norm'
-
-
-class Estimate(NamedTuple):
-  """The mean of a metric over released rounds.
-
-  Attributes:
-    value: mean over the devices of the report goal and over the rounds.
-    stddev: standard deviation of the noise in it; 0 without noise.
-    num_rounds: number of rounds.
-  """
-
-  value: float
-  stddev: float
-  num_rounds: int
 
 
 class ReleasedTable:
@@ -107,36 +92,10 @@ class ReleasedTable:
     self._whole += len(line)
     self._keep(index, row)
 
-  def estimates(self, last: int | None) -> dict[str, Estimate]:
-    """Returns the mean of each metric over the last released rounds, or all."""
+  def columns(self) -> dict[str, dict[int, float]]:
+    """Returns name → round → what it released, for each metric."""
     names = self._release.metric_names
-    columns = {name: {t: row[name] for t, row in self._rounds.items()} for name in names}
-    return estimates(self._release, columns, last)
+    return {name: {t: row[name] for t, row in self._rounds.items()} for name in names}
 
   def _keep(self, index: int, row: Sequence[float]) -> None:
     self._rounds[index] = dict(zip(self._columns[1:], row, strict=True))
-
-
-def estimates(
-  release: release.Release, columns: Mapping[str, Mapping[int, float]], last: int | None
-) -> dict[str, Estimate]:
-  """Returns the mean of each metric over released rounds.
-
-  Args:
-    release: coordinates of the run.
-    columns: name → round → what it released, in order.
-    last: the last released rounds only; None for all.
-
-  Raises:
-    ValueError: for last below 1, and without a release of metrics.
-  """
-  if last is not None:
-    last = checks.whole(last=last)
-  rounds = list(next(iter(columns.values()), {}))[-(last or 0) :]
-  if not rounds:
-    raise ValueError('metrics are there after a first round, for an aggregator with `metrics`')
-  stddevs = release.stddevs(rounds)
-  return {
-    name: Estimate(math.fsum(column[t] for t in rounds) / len(rounds), stddevs[name], len(rounds))
-    for name, column in columns.items()
-  }

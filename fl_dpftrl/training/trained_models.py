@@ -14,7 +14,7 @@ from fl_dpftrl.files import paths
 from fl_dpftrl.observers import measuring
 from fl_dpftrl.replaying import statements
 from fl_dpftrl.reports import settings
-from fl_dpftrl.rounds import release, released
+from fl_dpftrl.rounds import release
 
 _PLOT_NAME = 'accuracy.png'
 _POINTS = 20  # of the curve of a released metric
@@ -52,13 +52,13 @@ class Trained:
     """Number of trained parameters."""
     return sum(int(np.prod(np.shape(weight))) for weight in self.model.trainable)
 
-  def metrics(self, last: int | None = None) -> dict[str, released.Estimate]:
+  def metrics(self, last: int | None = None) -> dict[str, release.Estimate]:
     """Returns the mean of each released metric over rounds; see `PrivateAggregator.metrics`."""
     coordinates = release.Release.of_claim(self.statement.runs[0].claim)
     columns = {
       name: self.history.column(f'{measuring.RELEASED}{name}') for name in coordinates.metric_names
     }
-    return released.estimates(coordinates, columns, last)
+    return coordinates.estimates(columns, last)
 
   def diverged_since(self, test: Mapping[str, float] = {}) -> int | None:
     """Returns the first round with a measurement that is not finite; None without one.
@@ -169,7 +169,7 @@ class Trained:
     for count in sorted({-(-len(rounds) * i // _POINTS) for i in range(3, _POINTS + 1)}):
       values = {'accuracy': {t: column[t] for t in rounds[:count]}}
       if values['accuracy']:
-        mean = released.estimates(coordinates, values, None)['accuracy']
+        mean = coordinates.estimates(values, None)['accuracy']
         points.append((rounds[count - 1] + 1, mean.value, 1.96 * mean.stddev))
     return points
 
