@@ -17,10 +17,8 @@ from fl_dpftrl.files import durable
 from fl_dpftrl.noise import integer_rows
 
 _NAME = re.compile(r'before-(\d{9})\.json')
-
-
-# A snapshot: (buffer, version, checksum) of each buffer, and the maker's trail.
-_Listed = tuple[list[tuple[int, int, int]], int]
+# A snapshot: the checksum of each buffer's file, by its name, and the maker's trail.
+_Listed = tuple[dict[str, int], int]
 
 
 class Snapshots:
@@ -43,21 +41,20 @@ class Snapshots:
     maker = self._maker
     if maker.row in self.rows():
       return
-    earlier = {}
+    earlier: dict[str, int] = {}
     for row in self.rows():
-      for buffer, version, checksum in self._read(row)[0]:
-        earlier[buffer, version] = checksum
-    listed = []
+      earlier |= self._read(row)[0]
+    listed = {}
     for buffer, version in enumerate(maker.versions):
       if version < 0:
         continue
-      checksum = earlier.get((buffer, version))
-      if checksum is None:
+      name = f'buffer-{buffer}-{version}'
+      if name not in earlier:
         content = memoryview(maker.buffers[buffer]).cast('B')
-        checksum = zlib.crc32(content)
-        with durable.replacing(self._file(buffer, version), private=True, durable=False) as path:
+        earlier[name] = zlib.crc32(content)
+        with durable.replacing(self._folder / name, private=True, durable=False) as path:
           path.write_bytes(content)
-      listed.append((buffer, version, checksum))
+      listed[name] = earlier[name]
     about = {**self._of, 'buffers': listed, 'trail': maker.trail}
     durable.write(self._list(maker.row), about, durable=False)
 
@@ -65,11 +62,9 @@ class Snapshots:
     """Brings the maker, if it is new, to the latest readable snapshot up to a row."""
     maker = self._maker
     for snapshot_row in reversed([r for r in self.rows() if r <= row]):
-      buffers, trail = self._read(snapshot_row)
-      if buffers and self._fill(buffers):
-        versions = [-1] * len(maker.buffers)
-        for buffer, version, _ in buffers:
-          versions[buffer] = version
+      listed, trail = self._read(snapshot_row)
+      versions = self._fill(listed)
+      if listed and versions is not None:
         maker.restore(snapshot_row, versions, trail)
         return
     maker.buffers[:] = 0.0
@@ -80,38 +75,35 @@ class Snapshots:
     needed = [r for r in rows if r <= row][-2:] + [r for r in rows if r > row]
     for r in set(rows) - set(needed):
       self._list(r).unlink(missing_ok=True)
-    listed = [each for r in needed for each in self._read(r)[0]]
-    names = {self._file(buffer, version).name for buffer, version, _ in listed}
+    names = {name for r in needed for name in self._read(r)[0]}
     for path in self._folder.glob('buffer-*'):
       if path.name not in names:
         path.unlink(missing_ok=True)
 
-  def _fill(self, listed: list) -> bool:
-    maker = self._maker
+  def _fill(self, listed: dict[str, int]) -> list[int] | None:
+    """Reads buffers from their files, and returns their versions; None if a file will not do."""
+    maker, versions = self._maker, [-1] * len(self._maker.buffers)
     maker.buffers[:] = 0.0
-    for buffer, version, checksum in listed:
+    for name, checksum in listed.items():
+      _, buffer, version = name.split('-')
       try:
-        values = np.fromfile(self._file(buffer, version), maker.buffers.dtype)
+        values = np.fromfile(self._folder / name, maker.buffers.dtype)
       except OSError:
-        return False
+        return None
       if values.size != maker.size or zlib.crc32(values.data) != checksum:
-        return False
-      maker.buffers[buffer] = values
-    return True
+        return None
+      maker.buffers[int(buffer)], versions[int(buffer)] = values, int(version)
+    return versions
 
   def _read(self, row: int) -> _Listed:
     """Returns what a snapshot lists; nothing where it cannot be read."""
     try:
       about = durable.read(self._list(row))
       if {name: about[name] for name in self._of} == self._of:
-        listed = [(int(b), int(version), int(crc)) for b, version, crc in about['buffers']]
-        return listed, int(about['trail'])
+        return dict(about['buffers']), int(about['trail'])
     except (OSError, ValueError, KeyError, TypeError):
       pass
-    return [], 0
+    return {}, 0
 
   def _list(self, row: int) -> pathlib.Path:
     return self._folder / f'before-{row:09d}.json'
-
-  def _file(self, buffer: int, version: int) -> pathlib.Path:
-    return self._folder / f'buffer-{buffer}-{version}'

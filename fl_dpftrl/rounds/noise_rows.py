@@ -212,7 +212,12 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
   def _secret(self, noise_seed: int | None) -> bytes:
     """Returns the seed, which is made with the folder; opens the mark beside it."""
     secret, marked = self._folder / _SECRET_NAME, self._folder / _MARK_NAME
-    facts = {**self._facts(), 'kind of seed': 'secret' if noise_seed is None else 'noise_seed'}
+    facts: dict[str, str | int] = {
+      'strategy': documents.strategy_digest(self._strategy),
+      'size': self.size,
+      'release': f'{_FORMAT}.{integer_rows.VERSION}',
+      'kind of seed': 'secret' if noise_seed is None else 'noise_seed',
+    }
     if not secret.exists():
       self._folder.chmod(0o700)
       self._mark = self._mark or mark.MarkFile(marked)
@@ -270,14 +275,6 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
         ' used since, and would repeat. If it was only moved, and nobody used it since, give'
         ' moved=True'
       )
-
-  def _facts(self) -> dict[str, str | int]:
-    """Returns what determines the rows beside the seed."""
-    return {
-      'strategy': documents.strategy_digest(self._strategy),
-      'size': self.size,
-      'release': f'{_FORMAT}.{integer_rows.VERSION}',
-    }
 
   def _source(self, seed: bytes) -> ahead.Source:
     return ahead.LocalSource(

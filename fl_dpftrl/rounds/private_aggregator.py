@@ -119,8 +119,8 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
     self._observers = observer.Observers(observers, warns=True)
     self.template = structures.Template.of(template)
     private_metrics = extra_coordinates.private_metrics(metrics, metrics_stddev)
+    size = self.template.size + release.num_extra(clip_norm, private_metrics)
     if noise_multiplier is None:
-      size = self.template.size + release.num_extra(clip_norm, private_metrics)
       options = (strategy, participation, max_epsilon, delta)
       noise_multiplier = budget.least_noise(*options, num_coordinates=size)
     self.noise_multiplier = checked('noise_multiplier', noise_multiplier)
@@ -129,20 +129,19 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
     self.report_goal = checked('report_goal', report_goal)
     self.zeroing_norm = zeroing_norm and checked('zeroing_norm', zeroing_norm)
     self.void_reason = claims.void_reason(self.noise_multiplier, noise_seed)
-    norms: dict[str, Any] = dict(clip_norm=clip_norm, report_goal=self.report_goal)
-    norms['noise_multiplier'] = self.noise_multiplier
-    self._released = release.Release(self.template.size, strategy, metrics=private_metrics, **norms)
     claim = claims.Claim(
       strategy=strategy,
+      noise_multiplier=self.noise_multiplier,
+      clip_norm=clip_norm,
+      report_goal=self.report_goal,
       private_metrics=private_metrics,
       participation=participation,
-      arithmetic=self._released.arithmetic(self.is_drawn),
+      arithmetic=release.arithmetic(self.noise_multiplier, size, self.is_drawn),
       void_reason=self.void_reason,
-      **norms,
     )
     budget.check(claim, max_epsilon, delta)
-    size, unit = self._released.size, self._released.unit
-    self._sum = sums.Sum(size, unit=unit, zeroing_norm=self.zeroing_norm)
+    self._released = release.Release(claim, self.template.size)
+    self._sum = sums.Sum(size, unit=self._released.unit, zeroing_norm=self.zeroing_norm)
     self._lock, self._is_closed = durable.ThreadLock(self.folder), False  # Of rounds that begin.
     self._open: private_round.Round | None = None
     # Whoever knows the batches has no amplified guarantee.

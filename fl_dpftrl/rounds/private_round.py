@@ -129,7 +129,7 @@ class Round:
       ValueError: for another structure, shape or type, for more updates than devices, for a device
         of another round or twice, and outside the block; nothing has changed then.
     """
-    arrays = [array[None] for array in self._aggregator.template.flat(update)]
+    arrays = self._aggregator.template.flat(update)
     return self._add(arrays, update, metrics, device_id)[0]
 
   def add_batch(
@@ -151,7 +151,7 @@ class Round:
       ValueError: for another structure, shape or type, for more updates than devices, and outside
         the block; nothing has changed then.
     """
-    arrays = self._aggregator.template.flat_batch(updates)
+    arrays = self._aggregator.template.flat(updates, is_batch=True)
     return self._add(arrays, updates, metrics, count=count)
 
   def _add(

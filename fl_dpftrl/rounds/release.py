@@ -9,7 +9,7 @@ import numpy as np
 
 from fl_dpftrl import adaptive_clipping, checks, claims, extra_coordinates
 from fl_dpftrl.accounting import arithmetics
-from fl_dpftrl.families import base, lattice, linear_noise
+from fl_dpftrl.families import lattice, linear_noise
 from fl_dpftrl.noise import units
 
 _CHUNK = 1 << 16  # coordinates that are worked on in a processor's cache
@@ -21,6 +21,17 @@ def num_extra(
 ) -> int:
   """Returns the number of coordinates beside the updates."""
   return sum(len(group.names) for group in adaptive_clipping.groups(clip_norm, metrics))
+
+
+def arithmetic(
+  noise_multiplier: float, num_coordinates: int, is_drawn: bool
+) -> arithmetics.Arithmetic:
+  """Returns the numbers that releases of so many coordinates are made of."""
+  if not noise_multiplier:
+    return arithmetics.Arithmetic()
+  if is_drawn:  # No bound is known for amplified guarantees.
+    return arithmetics.Arithmetic(kind=arithmetics.LATTICE)
+  return arithmetics.Arithmetic.covered(num_coordinates)
 
 
 class Estimate(NamedTuple):
@@ -40,6 +51,10 @@ class Estimate(NamedTuple):
 class Release:
   """The coordinates of a release, their units, and their conversion from whole numbers.
 
+  Args:
+    claim: that of the run.
+    num_coordinates: those of an update.
+
   Attributes:
     unit: units of updates and of the extra coordinates.
     room: updates that a sum has room for.
@@ -48,55 +63,27 @@ class Release:
     names: of the extra coordinates.
   """
 
-  def __init__(
-    self,
-    num_coordinates: int,
-    strategy: base.Strategy,
-    *,
-    noise_multiplier: float,
-    clip_norm: float | adaptive_clipping.AdaptiveClipping,
-    report_goal: int,
-    metrics: extra_coordinates.PrivateMetrics | None,
-  ):
+  def __init__(self, claim: claims.Claim, num_coordinates: int = 1):
     """Chooses the units; ValueError where noise is too small, or sums have no room."""
-    self._strategy, self._noise_multiplier = strategy, noise_multiplier
-    self._num_coordinates, self.report_goal = num_coordinates, report_goal
-    self._has_counts, self._metrics = not isinstance(clip_norm, float), metrics
-    groups = adaptive_clipping.groups(clip_norm, metrics, noise_multiplier, report_goal)
+    self._claim, self._num_coordinates = claim, num_coordinates
+    self.report_goal = claim.report_goal or 1
+    groups = adaptive_clipping.groups(
+      claim.clip_norm, claim.private_metrics, claim.noise_multiplier, self.report_goal
+    )
     self._groups = groups
-    if noise_multiplier:
-      self.unit = units.Unit.of(noise_multiplier, groups)
-      self.room = self.unit.room(self.unit.farthest(strategy))
+    if claim.noise_multiplier:
+      self.unit = units.Unit.of(claim.noise_multiplier, groups)
+      self.room = self.unit.room(self.unit.farthest(claim.strategy))
     else:
       self.unit = units.Unit.without_noise(units.MOST_BITS, len(groups))
       self.room = self.unit.room(0)
-    if self.room < report_goal:
+    if self.room < self.report_goal:
       raise ValueError(
-        f'report_goal={report_goal} updates and their noise have no room in sums of 64 bits:'
+        f'report_goal={self.report_goal} updates and their noise have no room in sums of 64 bits:'
         ' give a larger noise_multiplier, or a smaller report_goal'
       )
     self.names = tuple(name for group in groups for name in group.names)
     self.size = num_coordinates + len(self.names)
-
-  @classmethod
-  def of_claim(cls, claim: claims.Claim) -> 'Release':
-    """Returns the extra coordinates of a run that states its report goal."""
-    return cls(
-      1,
-      claim.strategy,
-      noise_multiplier=claim.noise_multiplier,
-      clip_norm=claim.clip_norm or 1.0,
-      report_goal=claim.report_goal or 1,
-      metrics=claim.private_metrics,
-    )
-
-  def arithmetic(self, is_drawn: bool) -> arithmetics.Arithmetic:
-    """Returns the numbers that releases are made of."""
-    if not self._noise_multiplier:
-      return arithmetics.Arithmetic()
-    if is_drawn:  # No bound is known for amplified guarantees.
-      return arithmetics.Arithmetic(kind=arithmetics.LATTICE)
-    return arithmetics.Arithmetic.covered(self.size)
 
   def extra(self, outcomes: Sequence[int], values: np.ndarray | None) -> np.ndarray:
     """Returns the sum of the extra coordinates of devices, int64, in whole units.
@@ -106,7 +93,7 @@ class Release:
       values: metrics of the devices, shape [devices, metrics]; None for zeros.
     """
     totals = np.zeros(len(self.names), np.int64)
-    if self._has_counts:
+    if self._groups and self._groups[0].is_exclusive:
       count = np.bincount(outcomes, minlength=1 + len(extra_coordinates.COUNTS))[1:]
       totals[: count.size] = self.unit.norms[0] * count
     if values is not None:
@@ -162,15 +149,16 @@ class Release:
   @property
   def price(self) -> str:
     """Words on how much more noise the updates have for what is released beside them."""
-    if not (self._groups and self._noise_multiplier):
+    if not (self._groups and self._claim.noise_multiplier):
       return ''
-    share = self.unit.size * 2.0**lattice.BITS / self._noise_multiplier - 1.0
+    share = self.unit.size * 2.0**lattice.BITS / self._claim.noise_multiplier - 1.0
     return f' (updates +{100 * share:.2g} % for {len(self.names)} further figures)'
 
   @property
   def metric_names(self) -> tuple[str, ...]:
     """Names of the metrics, without counts."""
-    return () if self._metrics is None else tuple(self._metrics.bounds)
+    metrics = self._claim.private_metrics
+    return () if metrics is None else tuple(metrics.bounds)
 
   def estimates(
     self, columns: Mapping[str, Mapping[int, float]], last: int | None
@@ -197,11 +185,11 @@ class Release:
 
   def stddevs(self, rounds: Sequence[int]) -> dict[str, float]:
     """Returns name → standard deviation of the noise in its mean over some rounds."""
-    if not self._noise_multiplier:
+    if not self._claim.noise_multiplier:
       return dict.fromkeys(self.names, 0.0)
     weights = np.zeros(max(rounds) + 1)
     weights[list(rounds)] = 1.0 / len(rounds)
-    noise = self._strategy.noise(self._strategy.max_rounds)
+    noise = self._claim.strategy.noise(self._claim.strategy.max_rounds)
     norm = np.linalg.norm(linear_noise.combined_row(noise, weights))
     return dict(zip(self.names, (2.0**lattice.BITS * norm * self._scales).tolist(), strict=True))
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -48,7 +49,7 @@ class Template:
   @functools.cached_property
   def sizes(self) -> tuple[int, ...]:
     """Number of coordinates of each array."""
-    return tuple(int(np.prod(shape)) for shape in self.shapes)
+    return tuple(map(math.prod, self.shapes))
 
   @functools.cached_property
   def size(self) -> int:
@@ -59,25 +60,20 @@ class Template:
     """Returns a structure of empty arrays of NumPy."""
     return _mapped(self._structure, lambda _: np.empty(0))
 
-  def flat(self, update: Any) -> list[np.ndarray]:
-    """Returns the arrays of an update, flat; copied only if it must be."""
-    return [array.reshape(-1) for array in self._arrays(update, ())]
+  def flat(self, updates: Any, *, is_batch: bool = False) -> list[np.ndarray]:
+    """Returns the arrays of updates, each of shape [updates, coordinates].
 
-  def leaves(self, update: Any) -> list[Any]:
-    """Returns the arrays of an update in order; ValueError for another structure."""
-    return [leaf for _, leaf in _leaves(self._structure, update, '')]
+    They are copied only if they must be.
 
-  def flat_batch(self, updates: Any) -> list[np.ndarray]:
-    """Returns the arrays of updates with a leading axis, each of shape [updates, coordinates]."""
-    count = np.shape(self.leaves(updates)[0])[:1]
-    if not count:
-      raise ValueError(f'update{self.names[0]} of a batch must have a leading axis of updates')
-    arrays = self._arrays(updates, count)
-    return [array.reshape(*count, size) for array, size in zip(arrays, self.sizes)]
-
-  def _arrays(self, update: Any, leading: tuple[int, ...]) -> list[np.ndarray]:
-    """Returns the arrays of updates, whose shapes begin with `leading`."""
-    leaves, result = self.leaves(update), []
+    Args:
+      updates: an update, or a batch of them, whose arrays have a leading axis.
+      is_batch: whether it is a batch.
+    """
+    leaves, leading, result = self.leaves(updates), (), []
+    if is_batch:
+      leading = np.shape(leaves[0])[:1]
+      if not leading:
+        raise ValueError(f'update{self.names[0]} of a batch must have a leading axis of updates')
     for name, own, dtype, leaf in zip(self.names, self.shapes, self.dtypes, leaves, strict=True):
       array, shape = _array(leaf, f'update{name}'), (*leading, *own)
       if array.dtype != dtype or array.shape != shape:
@@ -85,8 +81,12 @@ class Template:
           f'update{name} must be {dtype} of shape {list(shape)}, as in the template; got'
           f' {array.dtype} of shape {list(array.shape)}'
         )
-      result.append(array)
+      result.append(array.reshape(*(leading or (1,)), math.prod(own)))
     return result
+
+  def leaves(self, update: Any) -> list[Any]:
+    """Returns the arrays of an update in order; ValueError for another structure."""
+    return [leaf for _, leaf in _leaves(self._structure, update, '')]
 
   def packed(self, values: np.ndarray, like: Any) -> Any:
     """Returns a vector of all coordinates in the structure, and of the kind, of an update."""

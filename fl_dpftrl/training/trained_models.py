@@ -54,7 +54,7 @@ class Trained:
 
   def metrics(self, last: int | None = None) -> dict[str, release.Estimate]:
     """Returns the mean of each released metric over rounds; see `PrivateAggregator.metrics`."""
-    coordinates = release.Release.of_claim(self.statement.runs[0].claim)
+    coordinates = release.Release(self.statement.runs[0].claim)
     columns = {
       name: self.history.column(f'{measuring.RELEASED}{name}') for name in coordinates.metric_names
     }
@@ -165,7 +165,7 @@ class Trained:
     """Returns rounds, the mean of clients' accuracy up to them, and half of its 95 % interval."""
     column = self.history.column(f'{measuring.RELEASED}accuracy')
     rounds, points = sorted(column), []
-    coordinates = release.Release.of_claim(self.statement.runs[0].claim)
+    coordinates = release.Release(self.statement.runs[0].claim)
     for count in sorted({-(-len(rounds) * i // _POINTS) for i in range(3, _POINTS + 1)}):
       values = {'accuracy': {t: column[t] for t in rounds[:count]}}
       if values['accuracy']:

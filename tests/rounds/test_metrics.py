@@ -30,13 +30,12 @@ def update(scale):
   return {name: np.full_like(part, scale) for name, part in TEMPLATE.items()}
 
 
-def coordinates(**changes):
-  """A release of three coordinates, with others beside it."""
+def coordinates(num_coordinates, **changes):
+  """A release of coordinates, with others beside it."""
   arguments = {
-    'noise_multiplier': 3.0, 'clip_norm': 1.0, 'report_goal': 5,
-    'metrics': extra_coordinates.PrivateMetrics(BOUNDS), **changes,
+    'strategy': STRATEGY, 'noise_multiplier': 3.0, 'clip_norm': 1.0, 'report_goal': 5, **changes
   }  # fmt: skip
-  return release.Release(3, STRATEGY, **arguments)
+  return release.Release(dpftrl.Claim(**arguments), num_coordinates)
 
 
 def vector(made, size, code, values):
@@ -56,7 +55,7 @@ ADAPTIVE = dpftrl.AdaptiveClipping(1.0, clipped_count_stddev=7.0)
 @pytest.mark.parametrize('stddev', [None, 3.5, 40.0])
 def test_a_device_adds_a_vector_of_the_accounted_norm_at_most(clip_norm, num_metrics, stddev):
   metrics = extra_coordinates.PrivateMetrics({f'm{i}': 2.0**i for i in range(num_metrics)}, stddev)
-  made = coordinates(clip_norm=clip_norm, metrics=metrics)
+  made = coordinates(3, clip_norm=clip_norm, private_metrics=metrics)
   hostile = [0.0, 1.0, np.inf, -np.inf, np.nan, -5.0, 1e300]
   largest = 0
   for size in (0.0, 0.5, 1e30):
@@ -92,9 +91,7 @@ def test_the_guarantee_is_met_and_wrong_versions_exceed_it():
   assert delta(1 / multiplier, 1 / stddev) == pytest.approx(0.2410, abs=1e-4)
   assert delta(1 / of_update, 1 / stddev, 1 / stddev) == pytest.approx(0.2410, abs=1e-4)
   # What a device in fact adds to three rounds has the claimed norm.
-  made = release.Release(
-    1, STRATEGY, noise_multiplier=multiplier, clip_norm=1.0, report_goal=1, metrics=metrics
-  )
+  made = coordinates(1, noise_multiplier=multiplier, report_goal=1, private_metrics=metrics)
   total = sums.Sum(made.size, unit=made.unit)
   total.begin(1.0)
   total.add([np.full((1, 1), 1e9, np.float32)])
@@ -112,10 +109,9 @@ def test_the_guarantee_is_met_and_wrong_versions_exceed_it():
 def test_deviations_of_means_over_windows(rounds, percent):
   """6,500 devices, 0.5 % more noise in the updates."""
   metrics = extra_coordinates.PrivateMetrics({'accuracy': 1.0})
-  made = release.Release(
-    1, dpftrl.load_strategy('blt-b400'), noise_multiplier=7.379, clip_norm=1.0, report_goal=6500,
-    metrics=metrics,
-  )  # fmt: skip
+  made = coordinates(
+    1, strategy='blt-b400', noise_multiplier=7.379, report_goal=6500, private_metrics=metrics
+  )
   assert made.unit.size * 2.0**lattice.BITS == pytest.approx(1.005 * 7.379, rel=1e-6)
   assert 100 * made.stddevs(list(rounds))['accuracy'] == pytest.approx(percent, rel=0.03)
 

@@ -43,10 +43,10 @@ def test_what_is_taken_apart_is_put_together(structure):
   hypothesis.assume(sum(a.size for _, a in structures._leaves(structure, structure, '')))
   template = structures.Template.of(structure)
   flat = template.flat(structure)
-  assert [a.shape for a in flat] == [(size,) for size in template.sizes]
+  assert [a.shape for a in flat] == [(1, size) for size in template.sizes]
   values = np.arange(template.size, dtype=float)
   again = template.packed(values, structure)
-  np.testing.assert_array_equal(np.concatenate(template.flat(again)), values)
+  np.testing.assert_array_equal(np.concatenate(template.flat(again), axis=1)[0], values)
   assert repr(structures._mapped(again, lambda a: (a.shape, a.dtype))) == repr(
     structures._mapped(structure, lambda a: (a.shape, a.dtype))
   )
@@ -62,7 +62,7 @@ def test_kinds_of_containers_come_back():
   template = structures.Template.of(ordered)
   # Keys count, not their order.
   flat = template.flat({'a': array(2), 'b': np.float32([9])})
-  assert [a.tolist() for a in flat] == [[9.0], [0.0, 1.0]]
+  assert [a.tolist() for a in flat] == [[[9.0]], [[0.0, 1.0]]]
   assert list(template.packed(np.zeros(3), ordered)) == ['b', 'a']
   assert type(template.packed(np.zeros(3), ordered)) is collections.OrderedDict
   # NumPy's own scalars are arrays without a dimension.

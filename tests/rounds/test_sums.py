@@ -146,7 +146,7 @@ def test_no_clipped_update_of_any_library_is_above_the_bound(library, least):
     values = rng.choice([rng.normal(size=(500, size)), rng.integers(-1, 2, (500, size))])
     values = np.clip(values * clip_norm * np.exp(rng.uniform(0, 40)), -3.3e38, 3.3e38)
     template = structures.Template.of([np.zeros(size, np.float32)])
-    (updates,) = template.flat_batch([array(values.astype(np.float32))])
+    (updates,) = template.flat([array(values.astype(np.float32))], is_batch=True)
     total = sums.Sum(size, unit=unit)
     for update in updates:
       total.begin(clip_norm)
