@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import id_columns, ledger_format
-from fl_dpftrl.replaying import counted, counting, evidence, opened_runs, replays, statements
+from fl_dpftrl.replaying import counted, evidence, opened_runs, replays, statements
 
 if TYPE_CHECKING:
   from fl_dpftrl.reports import settings
@@ -136,13 +136,13 @@ class Replayed(NamedTuple):
 def run(args: argparse.Namespace) -> Replayed:
   """Reads and counts the log, and computes guarantees."""
   flags.check_max_epsilon(args)
+  if args.evidence:
+    evidence.check_folder(pathlib.Path(args.evidence))
+    output.check_writable('evidence', args.evidence)
   output.check_file('report', args.report)
   output.check_file('public_report', args.public_report)
   if args.report and args.report == args.public_report:
     raise ValueError(f'--public_report={args.public_report} must be another file than --report')
-  if args.evidence:
-    evidence.check_folder(pathlib.Path(args.evidence))
-    output.check_writable('evidence', args.evidence)
   output.check_file('write_counts', args.write_counts)
   if args.sites and len(args.runs) < 2:
     raise ValueError(f'--sites={args.sites} is for the folders of several runs')
@@ -154,8 +154,6 @@ def run(args: argparse.Namespace) -> Replayed:
     if len(opened) != 1 or args.from_counts:
       raise ValueError(f'--write_counts={args.write_counts} is for the log of one run')
     counted.check(args.write_counts, opened[0])
-    tally = counting.count(opened, num_exposed=args.group_size, progress=options['progress'])
-    opened = [dataclasses.replace(opened[0], tally=tally)]
   for opened_run in opened if args.evidence else ():
     evidence.check_run(opened_run)
   result = replays.replay(opened, **options)
@@ -177,8 +175,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 def finish(args: argparse.Namespace, result: Replayed) -> None:
   """Writes the evidence and the reports."""
   statement, opened = result
-  if args.write_counts:
-    counted.write(args.write_counts, opened[0])
+  if args.write_counts and statement.tally:
+    counted.write(args.write_counts, opened[0], statement.tally)
   for path, published in ((args.report, False), (args.public_report, True)):
     if path:
       # This import is slow, and other commands do not need it.

@@ -15,7 +15,7 @@ import pyarrow as pa
 from fl_dpftrl import claims
 from fl_dpftrl.logs import id_columns, refusals
 from fl_dpftrl.participation import participation_counts
-from fl_dpftrl.replaying import device_tallies, exposures, sql_statement
+from fl_dpftrl.replaying import device_tallies, sql_statement
 from fl_dpftrl.text import messages
 
 KINDS = (
@@ -199,7 +199,7 @@ class Rows:
       rounds[device_id] += [t] * times
     self._need(bool(rounds), 'names no most exposed device')
     patterns: Sequence[list[int]] = [sorted(own) for own in rounds.values()]
-    exposure = exposures.Exposure([claim], [num_rounds])
+    exposure = device_tallies.Exposure([claim], [num_rounds])
     joined = np.fromiter(itertools.chain.from_iterable(patterns), np.int64)
     squares, exact = exposure.squares(joined, np.array([len(own) for own in patterns]))
     ranked = zip(squares.tolist(), rounds, map(tuple, patterns))

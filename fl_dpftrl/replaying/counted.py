@@ -48,11 +48,9 @@ def check(path: str | os.PathLike[str], run: Any) -> None:
   sql_statement.gram(run.claim.strategy, run.log.num_rounds)
 
 
-def write(path: str | os.PathLike[str], run: Any) -> None:
-  """Writes the counts of a run whose tally is expected, durably, only for its owner."""
-  path, tally, n = _path(path), run.tally, run.log.num_rounds
-  if tally is None or len(tally.logs) != 1:
-    raise ValueError('counts are those of one run that was counted')
+def write(path: str | os.PathLike[str], run: Any, tally: device_tallies.Tally) -> None:
+  """Writes the counts of a run, durably, only for its owner."""
+  path, n = _path(path), run.log.num_rounds
   strategy, devices, owners = run.claim.strategy, tally.devices or tally, run.units
   origin = [
     ('gram', *sql_statement.checksum(sql_statement.gram(strategy, n)), None),

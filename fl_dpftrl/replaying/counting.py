@@ -1,20 +1,34 @@
-"""Participation counts of the rows of logs, sorted by device.
+"""Rows of logs, sorted by device and round, and the counts of them.
 
-Tallies of different devices add up, so parts of the sorted rows are counted apart.
+Counts of different devices add up, so parts of the sorted rows are counted apart. Rows that do not
+fit into memory wait in files.
 """
 
 import collections
+import contextlib
 import dataclasses
 import functools
+import itertools
 import os
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fl_dpftrl import claims
-from fl_dpftrl.participation import participation_counts
-from fl_dpftrl.replaying import by_device, device_tallies, exposures, opened_runs
+from fl_dpftrl.logs import id_spellings, refusals
+from fl_dpftrl.participation import participation_counts, seen
+from fl_dpftrl.replaying import device_tallies, opened_runs
+from fl_dpftrl.text import messages
+
+Name = Callable[[int], str | int]  # from the number of a device to its id
+
+_PART_ROWS = 1 << 20
+_BYTES = 64 << 20  # of rows that are sorted at once, which takes up to six times as much
+_FILE_BITS = 6  # of a hash, that choose one of 64 files
 
 
 def count(
@@ -46,10 +60,10 @@ def _counted(
   *,
   by_unit: bool = False,
 ) -> device_tallies.Tally:
-  exposure = exposures.Exposure(
+  exposure = device_tallies.Exposure(
     claims, [run.log.num_rounds for run in runs], [run.charged for run in runs]
   )
-  rows = by_device.Rows(runs, by_unit)
+  rows = Rows(runs, by_unit)
   # The first is not on macOS.
   threads = (
     len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
@@ -72,3 +86,126 @@ def _counted(
       total = total.plus(tally.result(), num_exposed)
   spellings = rows.spellings()
   return dataclasses.replace(total, mergeable=spellings.mergeable, id_bytes=spellings.lengths)
+
+
+class Rows:
+  """The rows of runs, with rounds numbered across them; by unit, a row for each owner."""
+
+  def __init__(self, runs: Sequence[opened_runs.Run], by_unit: bool = False):
+    self._runs, self._by_unit = runs, by_unit
+    self._spellings = id_spellings.Spellings()
+
+  def parts(self, progress: Callable[[str], None] = lambda text: None) -> Iterator[list[pa.Table]]:
+    """Yields all rows, in parts of whole devices."""
+    return _whole_devices(self._tables(progress))
+
+  def _tables(self, progress: Callable[[str], None]) -> Iterator[pa.Table]:
+    first = num_rows = 0
+    for run in self._runs:
+      for table in run.log.tables():
+        rows = run.by_unit(table) if self._by_unit else table
+        yield rows.set_column(0, 'round', pc.add(rows.column('round'), first)) if first else rows
+        num_rows += table.num_rows
+        progress(f'{num_rows:,} rows read')
+      first += run.log.num_rounds
+
+  def sorted(self, part: list[pa.Table]) -> Iterator[tuple[np.ndarray, np.ndarray, Name]]:
+    """Takes tables away; yields numbers of devices in the order of their ids, rounds, and names.
+
+    Only units may have several rows in one round; LogError for a device.
+    """
+    bits = sum(run.log.num_rounds for run in self._runs).bit_length()
+    keys, name = _keys(part, bits, self._spellings)
+    pa.default_memory_pool().release_unused()
+    keys.sort()
+    # Refused before any work that grows with the square of a device's rounds.
+    twice = np.flatnonzero(keys[1:] == keys[:-1])
+    if twice.size and not self._by_unit:
+      number, round_index = divmod(int(keys[twice[0]]), 1 << bits)
+      raise self._refusal(name(number), round_index)
+    cuts = np.searchsorted(keys, keys[_PART_ROWS - 1 :: _PART_ROWS] >> bits << bits)
+    for rows in np.split(keys, np.unique(cuts[cuts > 0])):
+      yield rows >> bits, rows & (1 << bits) - 1, name
+
+  def _refusal(self, device_id: str | int, round_index: int) -> refusals.LogError:
+    logs = iter(self._runs)
+    while round_index >= (log := next(logs).log).num_rounds:
+      round_index -= log.num_rounds
+    place, device = log.place(round_index, device_id), messages.quoted(device_id)
+    shown = round_index + log.layout.first_round
+    return refusals.LogError(f'{place}: device {device} is twice in round {shown}')
+
+  def spellings(self) -> id_spellings.Spellings:
+    """Returns the ids of all rows that were sorted; LogError for a number in two notations."""
+    if self._spellings.has_faults and self._by_unit:
+      raise refusals.LogError(
+        f'units: the tables of several runs have one {self._runs[0].unit} in two notations of a'
+        ' number'
+      )
+    for run in self._runs if self._spellings.has_faults else ():
+      for shard in run.log.shards:
+        num_previous = 0
+        for table in shard.tables(run.log.num_rounds):
+          if fault := self._spellings.first_fault(table.column('device_id')):
+            raise refusals.LogError(f'{shard.path}, row {num_previous + fault[0] + 1}: {fault[1]}')
+          num_previous += table.num_rows
+    return self._spellings
+
+
+def _whole_devices(tables: Iterator[pa.Table], shift: int = 0) -> Iterator[list[pa.Table]]:
+  """Yields all rows, of devices by bits of a hash from `shift` on where they exceed _BYTES."""
+  chunks: list[pa.Table] = []
+  size = 0
+  for table in tables:
+    chunks.append(table)
+    size += table.nbytes
+    if size > _BYTES and shift < 64:
+      popped = (chunks.pop() for _ in range(len(chunks)))  # So that they leave the memory.
+      for file in _spread(itertools.chain(popped, tables), table.schema, shift):
+        yield from _whole_devices(file, shift + _FILE_BITS)
+      return
+  if chunks:
+    del table
+    yield chunks
+
+
+def _spread(
+  tables: Iterable[pa.Table], schema: pa.Schema, shift: int
+) -> Iterator[Iterator[pa.Table]]:
+  """Yields the rows from one file after the other; no device is in two of them."""
+  with contextlib.ExitStack() as stack:
+    files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1 << _FILE_BITS)]
+    writers = [pa.ipc.new_stream(file, schema) for file in files]
+    for table in tables:
+      hashes = seen.hashes(table.column('device_id').to_numpy())
+      places = (hashes >> np.uint64(shift)).astype(np.uint8) % len(files)
+      table = table.take(np.argsort(places, kind='stable'))
+      ends = np.cumsum(np.bincount(places, minlength=len(files))).tolist()
+      for writer, begin, end in zip(writers, [0, *ends], ends):
+        writer.write_table(table.slice(begin, end - begin))
+    for file, writer in zip(files, writers):
+      writer.close()
+      file.seek(0)
+      with file, pa.ipc.open_stream(file) as batches:
+        yield (pa.Table.from_batches([batch]) for batch in batches)
+
+
+def _keys(
+  chunks: list[pa.Table], bits: int, spellings: id_spellings.Spellings
+) -> tuple[np.ndarray, Name]:
+  """Takes tables away; returns the key of each row, and the ids of the devices' numbers."""
+  rounds, ids = pa.concat_tables(chunks).select(['round', 'device_id']).columns
+  chunks.clear()
+  if not pa.types.is_integer(ids.type):
+    distinct_ids = pc.unique(ids).sort()
+    spellings.add(distinct_ids)
+    numbers = pc.index_in(ids, value_set=distinct_ids).to_numpy().astype(np.int64)
+    name = lambda number: distinct_ids[number].as_py()
+  elif (ends := pc.min_max(ids).as_py())['max'] - (low := ends['min']) < 1 << 63 - bits:
+    numbers, name = ids.to_numpy() - low, lambda number: number + low
+  else:
+    values, numbers = np.unique(ids.to_numpy(), return_inverse=True)
+    name = lambda number: int(values[number])
+  numbers <<= bits
+  numbers |= rounds.to_numpy()
+  return numbers, name

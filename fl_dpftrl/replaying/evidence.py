@@ -29,7 +29,7 @@ from fl_dpftrl.logs import (
   refusals,
   unit_tables,
 )
-from fl_dpftrl.replaying import opened_runs, replays, statements, void_reasons
+from fl_dpftrl.replaying import opened_runs, replays, statements
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages, roundings
 
@@ -293,7 +293,7 @@ def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> opened_
   units = folder / f'{prefix}{UNITS}'
   table = unit_tables.opened(units, log.layout.first_round) if units.exists() else None
   run = opened_runs.Run(log=log, claim=claim, stated=claim_json.read(log.metadata), units=table)
-  for sentence in void_reasons.against_log(run):
+  for sentence in replays.against_log(run):
     raise ValueError(f'{prefix}{claims.NAME}: {sentence}')
   return run
 

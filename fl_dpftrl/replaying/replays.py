@@ -5,21 +5,14 @@ stand side by side and are never mixed.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fl_dpftrl import claims
 from fl_dpftrl.accounting import guarantees
-from fl_dpftrl.logs import id_spellings, refusals
-from fl_dpftrl.participation import participation_counts
-from fl_dpftrl.replaying import (
-  counting,
-  observed_losses,
-  opened_runs,
-  run_facts,
-  statements,
-  void_reasons,
-)
+from fl_dpftrl.logs import claim_json, id_spellings, keys, refusals
+from fl_dpftrl.participation import participation_counts, registry
+from fl_dpftrl.replaying import counting, observed_losses, opened_runs, run_facts, statements
 from fl_dpftrl.text import messages
 
 
@@ -84,24 +77,45 @@ def replay(
     per_device = observed_losses.PerDevice.of(tally, spend)
   if tally.violators:
     violations = observed_losses.Violations.of(tally, facts, spend, disjoint)
-  warnings: list[str] = []
+  warnings, void_reasons = [], []
   for place, (run, fact) in enumerate(zip(runs, facts), 1):
     name = f'run {place}: ' if len(runs) > 1 else ''
     of_devices = fact.counted.warnings() if fact.counted else ()
     warnings += [f'{name}{warning}' for warning in (*run.log.warnings, *of_devices)]
+    reasons = [run.claim.void_reason, *against_log(run)]
+    if text := '; '.join(reason for reason in reasons if reason):
+      void_reasons.append(f'{name}{text}')
   warnings += id_spellings.warnings(tally.mergeable, tally.num_devices, runs[0].unit)
   return statements.Statement(
     runs=facts,
-    num_devices=tally.num_devices,
+    tally=tally,
     parts=(*parts, planned) if planned else tuple(parts),
     violations=violations,
-    most_over_runs=tally.most_rounds if len(runs) > 1 else None,
     per_device=per_device,
-    void_reason=void_reasons.reason(runs),
+    void_reason='; '.join(void_reasons) or None,
     warnings=tuple(warnings),
     disjoint=disjoint,
-    ids=tally.ids,
   )
+
+
+def against_log(run: opened_runs.Run) -> Iterator[str]:
+  """Yields what was said of a run against its log, but for schemas that allow more."""
+  stated = run.stated
+  if stated is None:
+    return
+  claim_document = run.claim.to_json() | {'participation': stated['participation']}
+  for sentence in claim_json.differences(stated, claim_document):
+    yield f'the log is of a run with the {sentence}'
+  recorded = stated['participation'] and registry.from_json(stated['participation'])
+  if recorded and run.claim.participation:
+    yield from filter(None, [run.claim.answers.voided_by(recorded)])
+  if run.log.layout.first_round:
+    yield (
+      'the log states its claim, so its rounds are counted from 0, and they were counted from'
+      f' {run.log.layout.first_round}'
+    )
+  elif keys.VERSION_KEY in run.log.metadata and run.log.layout.own_names:
+    yield 'the log states its claim, so it has columns of its own, and others were named'
 
 
 def _planned(

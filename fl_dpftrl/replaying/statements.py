@@ -11,7 +11,7 @@ from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import id_spellings
 from fl_dpftrl.participation.participation_counts import RunCounts, Witness
 from fl_dpftrl.participations import protocol
-from fl_dpftrl.replaying import assumption_sentences, observed_losses, run_facts
+from fl_dpftrl.replaying import assumption_sentences, device_tallies, observed_losses, run_facts
 from fl_dpftrl.text import messages, roundings
 
 SHOWN_ARITHMETIC = {
@@ -73,19 +73,16 @@ class Statement:
 
   Attributes:
     runs: the facts of each run.
-    num_devices: devices in at least one run; None if publishable.
     parts: its guarantees: the worst case, of any device that keeps to the observed schemas; the
       observed one, for the patterns that occurred, unless there are no devices or it is
       publishable; and that of the declared schemas or of the stated sampling scheme, if any.
     violations: devices that did not keep to the declared schemas; None if all did, or if
       publishable.
-    most_over_runs: most rounds of one device in all runs together; None for a single run, or
-      if publishable.
     per_device: losses of single devices; None without devices, and if publishable.
     void_reason: why the runs guarantee nothing; None if nothing voids it.
     warnings: sentences about the logs.
     disjoint: whether nobody is in two of the runs, so that it is that of the costliest one.
-    ids: facts of all ids; None without any, and if publishable.
+    tally: confidential counts of all runs together; None if publishable.
     confidential: whether it must not be published.
   """
 
@@ -93,12 +90,10 @@ class Statement:
   parts: tuple[Part, ...]
   void_reason: str | None
   warnings: tuple[str, ...]
-  num_devices: int | None = None
   violations: observed_losses.Violations | None = None
-  most_over_runs: int | None = None
   per_device: observed_losses.PerDevice | None = None
   disjoint: bool = False
-  ids: id_spellings.IdSummary | None = None
+  tally: device_tallies.Tally | None = None
   confidential: bool = True
 
   def __repr__(self) -> str:
@@ -145,6 +140,21 @@ class Statement:
   def counts(self) -> tuple[RunCounts, ...]:
     """Confidential counts of each run; none if publishable."""
     return tuple(run.counted for run in self.runs if run.counted is not None)
+
+  @property
+  def num_devices(self) -> int | None:
+    """Devices in at least one run; None if publishable."""
+    return self.tally and self.tally.num_devices
+
+  @property
+  def most_over_runs(self) -> int | None:
+    """Most rounds of one device in all runs together; None for one run, or if publishable."""
+    return self.tally.most_rounds if self.tally and self.several else None
+
+  @property
+  def ids(self) -> id_spellings.IdSummary | None:
+    """Facts of all ids; None without any, and if publishable."""
+    return self.tally and self.tally.ids
 
   @property
   def num_participations(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from fl_dpftrl import claims
 from fl_dpftrl.participation import meter
 from fl_dpftrl.participations import loss_budgets
-from fl_dpftrl.replaying import by_device, exposures, opened_runs, replays
+from fl_dpftrl.replaying import counting, device_tallies, opened_runs, replays
 
 _ANY_DELTA = 1e-6  # Losses do not depend on it.
 _ROOM = 1.0 + 1e-9
@@ -57,11 +57,11 @@ def counted(
 
 def _losses(runs: Sequence[opened_runs.Run], claim: claims.Claim) -> tuple[np.ndarray, np.ndarray]:
   """Returns the devices of runs, and what each has lost in units of a claim's noise multiplier."""
-  exposure = exposures.Exposure([run.claim for run in runs], [run.log.num_rounds for run in runs])
+  exposure = device_tallies.Exposure([run.claim for run in runs], [run.log.num_rounds for run in runs])
   unit = exposure.in_units(claim)
   every: list[str | int] = []
   squares = [np.zeros(0)]
-  rows = by_device.Rows(runs)
+  rows = counting.Rows(runs)
   for part in rows.parts():
     for numbers, rounds, name in rows.sorted(part):
       devices, sizes = np.unique(numbers, return_counts=True)

@@ -110,7 +110,7 @@ def test_counts_of_a_log_give_its_figures_again(seed, suffix, tmp_path):
   run = of_log(rows, units, tmp_path, strategy)
   path = tmp_path / f'counts.{suffix}'
   counted.check(path, run)
-  counted.write(path, dataclasses.replace(run, tally=counting.count([run])))
+  counted.write(path, run, counting.count([run]))
   assert plain.statement_of(from_counts(path, strategy)) == plain.statement_of(run)
 
 

@@ -12,7 +12,7 @@ from fl_dpftrl import claims
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation import participation_counts
-from fl_dpftrl.replaying import by_device, counting, device_tallies, opened_runs
+from fl_dpftrl.replaying import counting, device_tallies, opened_runs
 from tests.replaying import in_memory
 
 CLAIM = claims.Claim(strategy=blt.BLT([0.99, 0.7], [0.1, 0.3]), noise_multiplier=1.0)
@@ -46,8 +46,8 @@ def plain(value):
 def test_what_does_not_fit_waits_in_files_by_device(monkeypatch, as_text):
   tables = [random_rows(seed, as_text) for seed in range(2)]
   whole = counted(*tables, num_exposed=3)
-  monkeypatch.setattr(by_device, '_BYTES', 100_000)  # Nor do those of a file.
-  monkeypatch.setattr(by_device, '_FILE_BITS', 2)
+  monkeypatch.setattr(counting, '_BYTES', 100_000)  # Nor do those of a file.
+  monkeypatch.setattr(counting, '_FILE_BITS', 2)
   assert plain(counted(*tables, num_exposed=3)) == plain(whole)
 
 
@@ -74,13 +74,13 @@ def test_parts_add_up_with_any_number_of_threads(monkeypatch, as_text):
     )
   assert whole.num_devices == len(rounds) == 500
   for threads in (1, 4):
-    monkeypatch.setattr(by_device, '_PART_ROWS', 1 << 11)
+    monkeypatch.setattr(counting, '_PART_ROWS', 1 << 11)
     monkeypatch.setattr(os, 'sched_getaffinity', lambda pid, threads=threads: range(threads))
     assert plain(counted(*tables, num_exposed=3)) == plain(whole)
 
 
 def test_a_device_over_several_batches(monkeypatch):
-  monkeypatch.setattr(by_device, '_PART_ROWS', 1 << 11)
+  monkeypatch.setattr(counting, '_PART_ROWS', 1 << 11)
   rounds = [*range(0, 13_500, 3), 5]
   table = pa.table({'round': rounds, 'device_id': ['a'] * 4500 + ['b']})
   found = counted(table, num_rounds=13_500)

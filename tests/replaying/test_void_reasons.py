@@ -6,7 +6,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import layouts
-from fl_dpftrl.replaying import opened_runs, replays, void_reasons
+from fl_dpftrl.replaying import opened_runs, replays
 from tests.replaying.in_memory import log_of
 
 BLT = dpftrl.BLT([0.99, 0.7], [0.3, 0.3])
@@ -32,7 +32,8 @@ def recorded(**stated):
 
 def test_a_log_of_another_run_guarantees_nothing():
   log = log_with(recorded(clip_norm=1.0))
-  assert void_reasons.reason([opened_runs.Run.of(log, BLT, noise_multiplier=2.0)]) is None
+  own = opened_runs.Run.of(log, BLT, noise_multiplier=2.0)
+  assert replays.replay(own, delta=1e-6).void_reason is None
   stated = replays.replay(opened_runs.Run.of(log, TREE, noise_multiplier=5.0), delta=1e-6)
   for words in ('noise_multiplier 2.0, not 5.0', 'strategy {"family": "blt"'):
     assert words in stated.void_reason
