@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -92,7 +91,6 @@ class Log:
   num_rounds_assumed: bool = False
   layout: layouts.Layout = layouts.PLAIN
   times: timestamps.RoundTimes | None = None
-  has_rows: ClassVar[bool] = True
 
   @property
   def path(self) -> str:

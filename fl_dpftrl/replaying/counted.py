@@ -9,8 +9,7 @@ import collections
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 
 from fl_dpftrl import claims
 from fl_dpftrl.files import durable, paths
-from fl_dpftrl.logs import id_columns, layouts, readers, refusals
+from fl_dpftrl.logs import id_columns, layouts, participation_log, readers, refusals
 from fl_dpftrl.replaying import count_rows, device_tallies, sql_statement
 from fl_dpftrl.text import messages
 
@@ -105,55 +104,15 @@ def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
   durable.write_durably(path, sink.getvalue().to_pybytes(), private=True)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class CountsFile:
-  """A file of counts in place of a log: it answers for a run what a log does, but for its rows.
-
-  Attributes:
-    path: path of the file.
-    num_rounds: rows of noise consumed.
-    id_type: type of the device ids.
-    layout: marks of missing ids.
-    sha256: digest of the file.
-    owners: the table of units; None where counts are of devices only.
-  """
-
-  path: str
-  num_rounds: int
-  id_type: pa.DataType
-  layout: layouts.Layout
-  sha256: str
-  owners: count_rows.CountedUnits | None = None
-  metadata: ClassVar[Mapping[str, str]] = {}
-  units: ClassVar[tuple[tuple[int, str], ...]] = ()
-  warnings: ClassVar[tuple[str, ...]] = ()
-  num_rounds_assumed: ClassVar[bool] = False
-  unused_columns: ClassVar[tuple[str, ...]] = ()
-  times: ClassVar[None] = None
-  has_rows: ClassVar[bool] = False
-
-  @property
-  def shards(self) -> Any:
-    """Raises LogError: there are no rows."""
-    raise refusals.LogError(f'{self.path}: holds counts, and no rows')
-
-  def tables(self) -> Any:
-    """Raises LogError: there are no rows."""
-    return self.shards
-
-  def place(self, round_index: int, device_id: str | int) -> Any:
-    """Raises LogError: there are no rows."""
-    return self.shards
-
-  def files(self) -> tuple[dict[str, str], ...]:
-    """Returns the name without folders and the SHA-256 of the file."""
-    return ({'name': os.path.basename(self.path), 'sha256': self.sha256},)
-
-
 def read(
   path: str | os.PathLike[str], claim: claims.Claim, num_rounds: int, missing: str | None
-) -> tuple[CountsFile, device_tallies.Tally]:
-  """Returns a file of counts, and what it counts, for a claim; see `opened_runs.open_run`."""
+) -> tuple[participation_log.Log, device_tallies.Tally, count_rows.CountedUnits | None]:
+  """Returns counts for a claim, as `opened_runs.open_run` takes them.
+
+  Returns:
+    A log without the rows that were counted, what it counts, and the table of units; None where
+    counts are of devices only.
+  """
   default_layout = layouts.parse(None, missing=missing)
   if not set(default_layout.missing) <= set(id_columns.MISSING):
     raise ValueError(
@@ -183,7 +142,20 @@ def read(
     units = unit_rows.tally(*expected, most)
     owners = table.owners(tally, units)
     tally = dataclasses.replace(units, devices=tally)
-  return CountsFile(str(path), num_rounds, id_type, default_layout, digest, owners), tally
+
+  def rows_of_log(*unused: Any) -> Any:
+    raise refusals.LogError(f'{path}: holds counts, and no rows')
+
+  shard = participation_log.Shard(
+    path=str(path),
+    metadata={},
+    num_rounds=num_rounds,
+    id_type=id_type,
+    tables=rows_of_log,
+    last_round=rows_of_log,
+    sha256=lambda: digest,
+  )
+  return participation_log.Log((shard,), num_rounds, layout=default_layout), tally, owners
 
 
 def _path(path: str | os.PathLike[str]) -> Any:

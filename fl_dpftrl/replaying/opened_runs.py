@@ -37,7 +37,7 @@ class Run:
   """A log with the claim of its run.
 
   Attributes:
-    log: participation log, or counts in its place.
+    log: participation log; without rows where counts are given in its place.
     claim: what is claimed of the run, by its log and by whoever replays.
     stated: the claim that the log states, as `Claim.to_json` gives it; None if it states none.
     tally: counts that stand for the rows of the log; None if the rows are to be counted.
@@ -48,7 +48,7 @@ class Run:
     LogError: for a table of units that is not the one which the log cites.
   """
 
-  log: participation_log.Log | counted.CountsFile
+  log: participation_log.Log
   claim: claims.Claim
   stated: json_files.Object | None = None
   tally: device_tallies.Tally | None = None
@@ -109,7 +109,7 @@ class Run:
   @property
   def from_counts(self) -> bool:
     """True if the run has counts without a log, whose violations cannot be counted."""
-    return not self.log.has_rows
+    return self.tally is not None
 
   @property
   def digest(self) -> str | None:
@@ -278,8 +278,8 @@ def open_run(
       raise ValueError('from_counts needs strategy, noise_multiplier and num_rounds')
     strategy = files.resolved(strategy, num_rounds)
     claim = claims.Claim(strategy=strategy, noise_multiplier=noise_multiplier, participation=schema)
-    counts, tally = counted.read(from_counts, claim, num_rounds, missing)
-    return Run(log=counts, claim=claim, tally=tally, units=counts.owners)
+    log, tally, owners = counted.read(from_counts, claim, num_rounds, missing)
+    return Run(log=log, claim=claim, tally=tally, units=owners)
   if logs is None:
     raise ValueError('logs is needed: a log, or the folder of a run; or from_counts')
   table = None if units is None else unit_tables.opened(units, first_round)

@@ -32,8 +32,8 @@ def recorded(**stated):
 
 def test_a_log_of_another_run_guarantees_nothing():
   log = log_with(recorded(clip_norm=1.0))
-  own = opened_runs.Run.of(log, BLT, noise_multiplier=2.0)
-  assert replays.replay(own, delta=1e-6).void_reason is None
+  run = opened_runs.Run.of(log, BLT, noise_multiplier=2.0)
+  assert replays.replay(run, delta=1e-6).void_reason is None
   stated = replays.replay(opened_runs.Run.of(log, TREE, noise_multiplier=5.0), delta=1e-6)
   for words in ('noise_multiplier 2.0, not 5.0', 'strategy {"family": "blt"'):
     assert words in stated.void_reason
