@@ -17,17 +17,20 @@ _WHOLE = r'^[+-]?[0-9]+$'
 # Texts of floats. Those like 1e5 may be hexadecimal, and are numbers where all ids are.
 _FLOAT = r'^[+-]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?[0-9]+[eE][+-][0-9]+$'
 _EITHER = r'^[0-9]+[eE][0-9]+$'
-_BLOCK = 1 << 15  # ids, which stay in the processor's cache
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_BLOCK = 1 << 15  # ids, of which there is a copy at a time
 
 
 class Spellings:
-  """Different text ids of a log, added in parts, of which each id is in one: 8 bytes an id."""
+  """Different text ids of a log, added in parts, of which each id is in one: 8 bytes an id.
+
+  Threads may add parts at once.
+  """
 
   def __init__(self):
     self._whole: list[np.ndarray] = []  # hashes of numbers
     self._texts: list[np.ndarray] = []  # hashes of all others, without case and leading zeros
-    self._floats = self._either = 0
+    self._floats: list[int] = []
+    self._either: list[int] = []
     self._lengths: list[int] = []
 
   def add(self, ids: pa.Array) -> None:
@@ -41,15 +44,15 @@ class Spellings:
 
   def _add(self, ids: pa.Array) -> None:
     # Quicker than an expression.
-    numbers = np.flatnonzero(_bytes(pc.ascii_ltrim(ids, '0123456789+-.eE'))[2] == 0)
-    some = ids.take(pa.array(numbers))
-    is_whole = np.zeros(len(ids), bool)
-    is_whole[numbers] = _matches(some, _WHOLE)
-    self._floats += int(_matches(some, _FLOAT).sum())
-    self._either += int(_matches(some, _EITHER).sum())
-    hashes = _readings(ids, is_whole)
-    self._whole.append(hashes[is_whole])
-    self._texts.append(hashes[~is_whole])
+    rest = pc.binary_length(pc.ascii_ltrim(ids, '0123456789+-.eE'))
+    numbers = ids.filter(pc.equal(rest, 0))
+    is_whole = _matches(numbers, _WHOLE)
+    self._floats.append(int(_matches(numbers, _FLOAT).sum()))
+    self._either.append(int(_matches(numbers, _EITHER).sum()))
+    others = ids.filter(pc.not_equal(rest, 0))
+    texts = pa.concat_arrays([others, numbers.filter(pa.array(~is_whole))])
+    self._whole.append(_hashes(_plain(numbers.filter(pa.array(is_whole)))))
+    self._texts.append(_hashes(pc.ascii_ltrim(pc.utf8_lower(texts), '0')))
 
   @property
   def lengths(self) -> tuple[int, int] | None:
@@ -91,12 +94,12 @@ class Spellings:
 
   @property
   def _are_numbers(self) -> bool:
-    return sum(part.size for part in self._texts) == self._floats + self._either
+    return sum(part.size for part in self._texts) == sum(self._floats) + sum(self._either)
 
   @property
   def _has_floats(self) -> bool:
-    floats = self._floats or (self._either and self._are_numbers)
-    return bool(floats) and any(part.size for part in self._whole)
+    has_floats = any(self._floats) or (any(self._either) and self._are_numbers)
+    return has_floats and any(part.size for part in self._whole)
 
 
 class IdSummary(NamedTuple):
@@ -139,27 +142,8 @@ def is_odd_number(text: str) -> bool:
   return bool(odd_whole | _matches(ids, _FLOAT))
 
 
-def _bytes(ids: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns the bytes of large_string, and where each text begins in them and how long it is."""
-  _, offsets, data = ids.buffers()
-  ends = np.frombuffer(offsets, np.int64)[ids.offset : ids.offset + len(ids) + 1]
-  return np.frombuffer(data, np.uint8)[ends[0] : ends[-1]], ends[:-1] - ends[0], np.diff(ends)
-
-
 def _matches(ids: pa.Array, pattern: str) -> np.ndarray:
   return pc.match_substring_regex(ids, pattern).to_numpy(zero_copy_only=False).astype(bool)
-
-
-def _readings(ids: pa.Array, is_whole: np.ndarray) -> np.ndarray:
-  """Returns hashes of ids in lower case, without leading zeros and the plus sign of a number."""
-  codes, starts, _ = _bytes(ids)
-  lower = pc.ascii_lower(ids) if codes.max(initial=0) < 128 else pc.utf8_lower(ids)
-  hashes, first = _hashes(lower), codes[starts]
-  texts = ~is_whole & (first == ord('0'))
-  hashes[texts] = _hashes(pc.ascii_ltrim(lower.filter(pa.array(texts)), '0'))
-  numbers = is_whole & (first < ord('1'))  # A zero or a sign.
-  hashes[numbers] = _hashes(_plain(lower.filter(pa.array(numbers))))
-  return hashes
 
 
 def _plain(numbers: pa.Array) -> pa.Array:
@@ -167,23 +151,13 @@ def _plain(numbers: pa.Array) -> pa.Array:
 
 
 def _hashes(ids: pa.Array) -> np.ndarray:
-  """Returns a hash of 64 bits of each text, by words of 8 bytes."""
-  _, _, sizes = _bytes(ids)
-  width = -(-int(sizes.max(initial=1)) // 8)
-  is_whole = (sizes == 8 * width).all()
-  words, _, _ = _bytes(ids if is_whole else pc.ascii_rpad(ids, 8 * width, '\0'))
-  hashes = sizes.astype(np.uint64)
-  for place, column in enumerate(words.view(np.uint64).reshape(-1, width).T):
-    longer = sizes > 8 * place
-    places = slice(None) if longer.all() else np.flatnonzero(longer)
-    mixed = hashes[places] ^ column[places]
-    mixed *= _FACTOR
-    hashes[places] = mixed ^ mixed >> np.uint64(29)
-  return hashes
+  """Returns a hash of 64 bits of each text."""
+  texts = ids.to_numpy(zero_copy_only=False).tolist()
+  return np.fromiter(map(hash, texts), np.int64, len(texts))
 
 
 def _repeated(parts: list[np.ndarray]) -> tuple[np.ndarray, int]:
   """Returns hashes that are there more than once, and how many of all are not the first."""
-  joined = np.sort(np.concatenate([np.zeros(0, np.uint64), *parts]))
+  joined = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
   again = joined[1:][joined[1:] == joined[:-1]]
   return again, again.size
