@@ -64,15 +64,10 @@ class Layout(NamedTuple):
     missing = (marks,) if self.own_marks else self.missing
     return Layout(round_name, id_name, self.first_round, missing)
 
-  def columns(self, path: str, names: Sequence[str]) -> dict[str, str]:
-    """Returns the names of `round` and `device_id` in a file, but for those of its folders."""
-    folder_values = self.folder_values(path, names)
-    wanted = {own: getattr(self, own) for own in NAMES if own not in folder_values}
-    refusals.check_names(path, names, tuple(wanted.values()))
-    return wanted
-
-  def folder_values(self, path: str, names: Sequence[str]) -> dict[str, int | str]:
-    """Returns the `round` and `device_id` that a file's folders give, if the file has no others."""
+  def columns(
+    self, path: str, names: Sequence[str]
+  ) -> tuple[dict[str, str], dict[str, int | str]]:
+    """Returns the names of `round` and `device_id` in a file; and those that its folders give."""
     folders = partitions(path)
     folder_values: dict[str, int | str] = {
       own: folders[name]
@@ -86,7 +81,9 @@ class Layout(NamedTuple):
           f'{path}: round must be a whole number, but its folder says {messages.quoted(text)}'
         )
       folder_values['round'] = int(text)
-    return folder_values
+    in_file = {own: getattr(self, own) for own in NAMES if own not in folder_values}
+    refusals.check_names(path, names, tuple(in_file.values()))
+    return in_file, folder_values
 
   def renamed(self, names: Sequence[str]) -> list[str]:
     """Returns a file's names with `round` and `device_id` in place of its own for them."""

@@ -103,8 +103,8 @@ class Csv(_Lines):
       raise refusals.LogError(f'{self._path}: its names are not in one line')
     names = self.names = table.schema.names
     self._start = len(head)
-    self._columns = list(self._layout.columns(self._path, names))
-    self._folder_values = self._layout.folder_values(self._path, names)
+    in_file, self._folder_values = self._layout.columns(self._path, names)
+    self._columns = list(in_file)
     self._names = self._layout.renamed(names)
     return pa.large_string() if self._file.read(1) else pa.null()
 
@@ -186,10 +186,7 @@ class JsonRows(_Lines):
     line, names = self._first_line(), self._layout
     entry = _entry(line)
     keys = self.names = list(entry) if entry else [names.round, names.device_id]
-    values = self._folder_values = names.folder_values(self._path, keys)
-    self._wanted = {own: getattr(names, own) for own in layouts.NAMES if own not in values}
-    if entry:
-      refusals.check_names(self._path, keys, tuple(self._wanted.values()))
+    self._wanted, self._folder_values = names.columns(self._path, keys)
     first = entry.get(names.device_id)
     self._lists = isinstance(first, list)
     if self._lists:

@@ -23,8 +23,7 @@ class ParquetReader:
     self._file = pq.ParquetFile(file, page_checksum_verification=True, buffer_size=1 << 16)
     schema = self._file.schema_arrow
     self.names = schema.names
-    self._in_file = layout.columns(path, schema.names)
-    self._folder_values = layout.folder_values(path, schema.names)
+    self._in_file, self._folder_values = layout.columns(path, schema.names)
     kinds = {own: schema.field(name).type for own, name in self._in_file.items()}
     rounds = kinds.get('round', pa.int64())
     device_ids = kinds.get('device_id', pa.large_string())

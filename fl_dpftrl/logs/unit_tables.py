@@ -15,8 +15,7 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -31,30 +30,6 @@ DEVICE_ID, UNIT_ID = 'device_id', 'unit_id'
 FROM_ROUND, UNTIL_ROUND = 'from_round', 'until_round'
 _PART_ROWS = 1 << 20
 _CITATION = re.compile('([1-9][0-9]{0,17}):([0-9a-f]{64})')
-
-
-class Citation(NamedTuple):
-  """The table as it was when a round, and those after it, began.
-
-  Attributes:
-    num_rows: rows that it had.
-    sha256: digest of these rows, in hexadecimal.
-  """
-
-  num_rows: int
-  sha256: str
-
-  @property
-  def text(self) -> str:
-    """The citation as a log has it."""
-    return f'{self.num_rows}:{self.sha256}'
-
-  @classmethod
-  def parse(cls, text: str) -> 'Citation':
-    """Returns the citation of a text; LogError for another."""
-    if not (match := _CITATION.fullmatch(text)):
-      raise refusals.LogError(f'{messages.quoted(text)} cites no table of units')
-    return cls(int(match[1]), match[2])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -178,31 +153,33 @@ class UnitTable:
     return pairs[holds], self._units.indices.to_numpy()[which[holds]].astype(np.int64)
 
   @functools.cached_property
-  def citation(self) -> Citation:
-    """The citation of the whole table."""
-    return Citation(len(self), self._digest(len(self)))
+  def citation(self) -> str:
+    """What a log has of the table: how many rows, and their digest in hexadecimal."""
+    return f'{len(self)}:{self._digest(len(self))}'
 
-  def check_cited(self, citations: Iterable[tuple[int, Citation]], num_rounds: int) -> None:
+  def check_cited(self, citations: Sequence[tuple[int, str]], num_rounds: int) -> None:
     """Raises LogError unless the table is what a log cites, with rows that were added in time.
 
     Args:
       citations: first round of each citation, from round 0 on, and the citation.
       num_rounds: rounds that were begun.
     """
-    every = [*citations]
-    rounds = [t for t, _ in every]
+    rounds = [t for t, _ in citations]
     if rounds and (rounds[0] or rounds != sorted(set(rounds)) or rounds[-1] > num_rounds):
       raise refusals.LogError(f'{self.path}: the log does not cite a table in each of its rounds')
     ends = [*rounds[1:], num_rounds]
-    for (t, cited), end in zip(every, ends):
-      if cited.num_rows > len(self) or self._digest(cited.num_rows) != cited.sha256:
+    for (t, text), end in zip(citations, ends):
+      if not (match := _CITATION.fullmatch(text)):
+        raise refusals.LogError(f'{messages.quoted(text)} cites no table of units')
+      num_rows = int(match[1])
+      if num_rows > len(self) or self._digest(num_rows) != match[2]:
         raise refusals.LogError(
-          f'{self.path}: the first {cited.num_rows} of its {len(self)} rows are not those that the'
+          f'{self.path}: the first {num_rows} of its {len(self)} rows are not those that the'
           f' log cites from round {t} on; rows are appended, and never changed'
         )
-      late = np.flatnonzero(self.from_rounds[cited.num_rows :] < end)
+      late = np.flatnonzero(self.from_rounds[num_rows:] < end)
       if late.size:
-        row = cited.num_rows + int(late[0])
+        row = num_rows + int(late[0])
         raise refusals.LogError(
           f'{self.path}, row {row + 1}: is of round {self.from_rounds[row]}, and was not in the'
           f' table that the log cites up to round {end - 1}; append a row before its round begins'

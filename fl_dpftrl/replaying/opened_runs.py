@@ -62,7 +62,7 @@ class Run:
       raise ValueError(f'{path}: is of a run of units that own devices: give their table, as units')
     if self.units is None:
       return
-    cited = [(t, unit_tables.Citation.parse(text)) for t, text in self.log.units]
+    cited = self.log.units
     if self.units.ends and not cited:
       raise ValueError(
         f'units: {self.units.path} has {unit_tables.UNTIL_ROUND}, and the log does not cite it:'

@@ -174,8 +174,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     self._take_units(table)
 
   def _take_units(self, table: unit_tables.UnitTable) -> None:
-    cited = [(t, unit_tables.Citation.parse(text)) for t, text in self.log.units]
-    table.check_cited(cited, self.num_rounds)
+    table.check_cited(self.log.units, self.num_rounds)
     if table.ends and self.claim.answers.unit == per_units.PerUnit.name:
       raise ValueError(
         f'units: a unit that ends is no {per_units.PerUnit.name}; give PerUnit another name, such'
@@ -187,7 +186,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
 
   @property
   def _citation(self) -> str:
-    return '' if self.units is None else self.units.citation.text
+    return '' if self.units is None else self.units.citation
 
   def require_new(self) -> None:
     """Raises LostStateError if there were rounds: for a loop that finds no stored state.
