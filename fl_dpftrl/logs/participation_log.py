@@ -29,8 +29,6 @@ from fl_dpftrl.text import messages
 
 _OWN_PREFIX, _PARQUET = 'fl_dpftrl.', '.parquet'
 _SUFFIXES = ', '.join(readers.FORMATS)
-# Most descriptors of a log's files kept open; a process may have about 1000.
-_HELD = 256
 
 Path = str | os.PathLike[str]
 
@@ -183,10 +181,7 @@ def read_log(
   """
   if isinstance(paths, (str, os.PathLike)):
     paths = [paths]
-  sources = [
-    readers.Source(path, held=index < _HELD, layout=layout)
-    for index, path in enumerate(find(paths))
-  ]
+  sources = [readers.Source(path, layout) for path in find(paths)]
   shards = tuple(map(_open, sources))
   for shard in shards[1:]:
     _check_agreement(shards[0], shard)

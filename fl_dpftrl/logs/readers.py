@@ -1,19 +1,16 @@
-"""Reads files of logs that others may have written, each through one descriptor.
+"""Reads files of logs that others may have written.
 
 docs/write-the-log.md says why.
 """
 
 import contextlib
 import copy
-import errno
 import gzip
 import hashlib
-import io
 import os
 import stat
-import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,26 +62,21 @@ def suffix_of(path: str) -> str:
 
 
 class Source:
-  """A file that stays the same even if its name is given to another.
+  """A file that is opened for each use, and must be the same file each time.
 
-  A writer replaces a log by a new file of the same name. Metadata, rows and
-  digest are all read through one descriptor, so that they belong to one file.
-  A ledger may grow meanwhile, and is read up to the rounds that it had.
+  Metadata, rows and digest then belong to one file, also where a writer replaces a log by a new
+  one of the same name. A ledger may grow meanwhile, and is read up to the rounds that it had.
   """
 
-  def __init__(self, path: str, *, held: bool = True, layout: layouts.Layout = layouts.PLAIN):
-    """Opens the file; one that is not held is opened for each use, and must be the same."""
+  def __init__(self, path: str, layout: layouts.Layout = layouts.PLAIN):
+    """Notes which file the name is of."""
     self.path, self.layout = path, layout
     if path.endswith(ledger_format.SUFFIX):  # A writer in this process would lose its locks.
       return
     descriptor = self._open()
-    self.size = os.fstat(descriptor).st_size
     self._identity = self._identified(descriptor)
-    self._held = descriptor if held else None
-    if held:
-      weakref.finalize(self, os.close, descriptor)
-    else:
-      os.close(descriptor)
+    self.size = os.fstat(descriptor).st_size
+    os.close(descriptor)
 
   def _open(self) -> int:
     try:
@@ -101,23 +93,22 @@ class Source:
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
   @contextlib.contextmanager
-  def opened(self) -> Iterator[int]:
-    """Yields a descriptor for one use at a time; LogError if the file changes before its end."""
-    descriptor = self._open() if self._held is None else self._held
+  def opened(self) -> Iterator[BinaryIO]:
+    """Yields the file; LogError if it changes before its end."""
+    descriptor = self._open()
     try:
       self._check(descriptor)
-      yield descriptor
+      yield open(descriptor, 'rb', _BUFFER, closefd=False)  # noqa: SIM115
       self._check(descriptor)
     finally:
-      if self._held is None:
-        os.close(descriptor)
+      os.close(descriptor)
 
   def _check(self, descriptor: int) -> None:
     if self._identified(descriptor) != self._identity:
       raise refusals.LogError(f'{self.path}: was changed while it was read; replay it again')
 
   def as_timestamps(self) -> 'Source':
-    """Returns the same open file, whose device ids are its timestamps; for as long as this one."""
+    """Returns the same file, whose device ids are its timestamps."""
     result, name = copy.copy(self), self.layout.timestamp or ''
     result.layout = layouts.Layout(
       self.layout.round, name, self.layout.first_round, holds_times=True
@@ -127,44 +118,10 @@ class Source:
   def sha256(self) -> str:
     """Returns the digest of the file's bytes, in hexadecimal."""
     digest = hashlib.sha256()
-    offset = 0
-    with self.opened() as descriptor:
-      while block := os.pread(descriptor, min(_BUFFER, self.size - offset), offset):
+    with self.opened() as file:
+      while block := file.read(_BUFFER):
         digest.update(block)
-        offset += len(block)
     return digest.hexdigest()
-
-
-class _Positioned(io.RawIOBase):
-  """A file by a descriptor that others share, with a position of its own; it stays open."""
-
-  def __init__(self, descriptor: int):
-    self._descriptor, self._place = descriptor, 0
-
-  def readable(self) -> bool:
-    return True
-
-  def seekable(self) -> bool:
-    return True
-
-  def readinto(self, buffer: Any) -> int:
-    content = os.pread(self._descriptor, len(buffer), self._place)
-    buffer[: len(content)] = content
-    self._place += len(content)
-    return len(content)
-
-  def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-    starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._place}
-    start = starts[whence] if whence in starts else os.fstat(self._descriptor).st_size
-    if start + offset < 0:
-      raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    self._place = start + offset
-    return self._place
-
-
-def positioned(descriptor: int) -> BinaryIO:
-  """Returns a file that reads from its start what a descriptor has, and leaves it open."""
-  return io.BufferedReader(_Positioned(descriptor), _BUFFER)
 
 
 def head(source: Source) -> tuple[pa.Schema, list[str]]:
@@ -217,8 +174,8 @@ def _opened(source: Source, num_rounds: int | None = None) -> Iterator[_Reader]:
     if path.endswith(ledger_format.SUFFIX):
       yield ledger_reader.Reader(path, num_rounds)
       return
-    with source.opened() as descriptor:
-      yield _reader(source, positioned(descriptor))
+    with source.opened() as file:
+      yield _reader(source, file)
   except refusals.LogError:
     raise
   except MemoryError as e:

@@ -171,7 +171,7 @@ def _read(source: readers.Source) -> list[tuple[Any, ...]]:
     raise refusals.LogError(f'{source.path}: has more than {_MOST_BYTES} bytes: no counts of a run')
   is_csv = source.path.endswith('.csv')
   try:
-    with source.opened() as descriptor, readers.positioned(descriptor) as file:
+    with source.opened() as file:
       table = _csv(file) if is_csv else pq.read_table(file)
   except Exception as e:  # Of many kinds, where a file is damaged.
     raise refusals.LogError(f'{source.path}: cannot be read, {e}') from e
