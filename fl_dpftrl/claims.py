@@ -93,7 +93,8 @@ class Claim:
       keep('participation', self.answers.for_claim(self.strategy))
       if self.answers.num_rounds is None:
         self.answers.check(
-          self.strategy, guarantees.Terms((), num_coordinates=self.num_coordinates)
+          self.strategy,
+          guarantees.Terms((), num_coordinates=self.arithmetic.num_coordinates),
         )
     if self.void_reason is not None and not isinstance(self.void_reason, str):
       raise ValueError(f'void_reason must be text, got {messages.quoted(self.void_reason)}')
@@ -117,11 +118,6 @@ class Claim:
     return self.participation is not None and self.participation.is_drawn
 
   @property
-  def num_coordinates(self) -> int | None:
-    """Coordinates of releases in whole numbers that the guarantee covers; None for real numbers."""
-    return self.arithmetic.num_coordinates
-
-  @property
   def adaptive_clipping(self) -> adaptive.AdaptiveClipping | None:
     """Rule of the clip norm after round 0; None if it is fixed."""
     rule = self.clip_norm
@@ -132,11 +128,6 @@ class Claim:
     """The clip norm of round 0; that of all rounds unless it is adaptive."""
     rule = self.clip_norm
     return rule.initial if isinstance(rule, adaptive.AdaptiveClipping) else rule
-
-  @functools.cached_property
-  def digest(self) -> str:
-    """SHA-256 of the claim, in hexadecimal."""
-    return self.to_metadata()[keys.CLAIM_DIGEST_KEY]
 
   def to_json(self) -> json_files.Object:
     """Returns all attributes; family and digest of the strategy stand for it."""
@@ -236,7 +227,7 @@ def compose(
   num_rounds = [participation.num_rows for participation in schemes]
   if len(claims) == 1:  # Its own answer, which may be more than that of its sensitivity.
     (claim,) = claims
-    terms = dataclasses.replace(terms, num_coordinates=claim.num_coordinates)
+    terms = dataclasses.replace(terms, num_coordinates=claim.arithmetic.num_coordinates)
     return schemes[0].guarantee(claim.strategy, claim.noise_multiplier, terms)
   worst = worst_case(claims, schemes, charged)
   return spending(claims, num_rounds, terms, _most_streams(claims, worst))(worst, terms)

@@ -189,14 +189,13 @@ def read(
 
 def check_same(
   log: str | os.PathLike[str],
-  log_metadata: Mapping[str, str] | Mapping[bytes, bytes],
+  log_metadata: Mapping[str, str],
   path: str | os.PathLike[str],
   metadata: Mapping[str, str],
 ) -> None:
   """Raises LogError unless a Parquet log states run, rounds and digest of its ledger or mark."""
-  texts = {os.fsdecode(key): os.fsdecode(value) for key, value in log_metadata.items()}
   for key in (keys.RUN_KEY, keys.NUM_ROUNDS_KEY, keys.CHAIN_KEY):
-    if texts.get(key) != metadata[key]:
+    if log_metadata.get(key) != metadata[key]:
       raise refusals.LogError(
         f'{log}: is another log than {os.path.basename(path)} beside it ({key}):'
         ' put the newest of both back, or move the one that is not of this run away'

@@ -158,13 +158,14 @@ def opened(path: str, stored: Mapping[str, str]) -> dict[str, str]:
   return contents
 
 
-def stored_metadata(path: pathlib.Path) -> Mapping[bytes, bytes]:
+def stored_metadata(path: pathlib.Path) -> dict[str, str]:
   """Returns the metadata of a Parquet file, unchecked; LogError for a damaged one."""
   with path.open('rb') as file:
     try:
-      return pq.read_metadata(file).metadata or {}
+      stored = pq.read_metadata(file).metadata or {}
     except (pa.ArrowException, OSError) as e:
       raise refusals.LogError(f'{path}: cannot be read, {e}') from e
+  return {os.fsdecode(key): os.fsdecode(value) for key, value in stored.items()}
 
 
 def with_timestamps(id_type: pa.DataType) -> pa.Schema:

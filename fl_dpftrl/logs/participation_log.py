@@ -46,8 +46,6 @@ class Shard:
       limit that all rounds must be below; None for no limit. The tables have `round`, int64, and
       `device_id` of id_type, without nulls. It raises LogError if the file cannot be read, a round,
       cohort or device id is missing, a round is out of range, or a device id breaks the rule.
-    last_round: function that returns the last round of any cohort, also of an empty one; −1
-      without any. It raises LogError like `tables`.
     sha256: function that returns the digest of the file's bytes, in hexadecimal; the chained digest
       of a ledger's rounds, as its bytes say no less in another order.
     unused_columns: names of columns that no figure needs and nothing checks.
@@ -58,7 +56,6 @@ class Shard:
   num_rounds: int | None
   id_type: pa.DataType
   tables: Callable[..., Iterator[pa.Table]] = dataclasses.field(repr=False)
-  last_round: Callable[[], int] = dataclasses.field(repr=False)
   sha256: Callable[[], str] = dataclasses.field(repr=False)
   unused_columns: tuple[str, ...] = ()
 
@@ -186,7 +183,7 @@ def read_log(
   for shard in shards[1:]:
     _check_agreement(shards[0], shard)
   _check_types(shards)
-  n, assumed = _num_rounds(shards, num_rounds)
+  n, assumed = _num_rounds(shards, sources, num_rounds)
   times = timestamps.read(sources, n) if layout.timestamp else None
   path = shards[0].path + (f' and {len(shards) - 1} more' if shards[1:] else '')
   warnings = (*assumed, *(times.warnings(path) if times else ()))
@@ -268,8 +265,7 @@ def _open(source: readers.Source) -> Shard:
   path = source.path
   if (suffix := readers.suffix_of(path)) not in readers.SUFFIXES:
     raise refusals.LogError(f'{path}: ends in none of {_SUFFIXES}')
-  schema, names = readers.head(source)
-  metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+  id_type, metadata, names = readers.head(source)
   if suffix in (_PARQUET, ledger_format.SUFFIX):
     _check_beside(path, metadata)
   used = {source.layout.round, source.layout.device_id, source.layout.timestamp}
@@ -279,9 +275,8 @@ def _open(source: readers.Source) -> Shard:
     path,
     metadata,
     _logged_rounds(path, metadata),
-    schema.field('device_id').type,
+    id_type,
     lambda num_rounds=None: readers.tables(source, num_rounds),
-    lambda: readers.last_round(source),
     source.sha256 if suffix != ledger_format.SUFFIX else lambda: metadata[keys.CHAIN_KEY],
     tuple(name for name in names if name not in used),
   )
@@ -294,8 +289,7 @@ def _check_beside(path: str, metadata: Mapping[str, str]) -> None:
   parquet = written.with_suffix(_PARQUET)
   if path.endswith(ledger_format.SUFFIX):
     if parquet.exists():
-      parquet_schema, _ = readers.head(readers.Source(str(parquet)))
-      parquet_metadata = parquet_schema.metadata or {}
+      _, parquet_metadata, _ = readers.head(readers.Source(str(parquet)))
       ledger_format.check_same(parquet, parquet_metadata, path, metadata)
   elif written.exists():
     ledger_format.check_same(path, metadata, written, ledger_reader.Reader(str(written)).metadata)
@@ -343,7 +337,9 @@ def _check_types(shards: Sequence[Shard]) -> None:
       raise refusals.LogError(f'{other.path}: {difference}')
 
 
-def _num_rounds(shards: Sequence[Shard], argument: int | None) -> tuple[int, list[str]]:
+def _num_rounds(
+  shards: Sequence[Shard], sources: Sequence[readers.Source], argument: int | None
+) -> tuple[int, list[str]]:
   """Returns n from metadata, the argument or the last round; and warnings."""
   first, logged = shards[0], shards[0].num_rounds
   if argument is not None and not 1 <= argument <= limits.ROUNDS:
@@ -356,7 +352,7 @@ def _num_rounds(shards: Sequence[Shard], argument: int | None) -> tuple[int, lis
     return logged, []
   if argument is not None:
     return argument, []
-  last = max(shard.last_round() for shard in shards)
+  last = max(map(readers.last_round, sources))
   if last < 0:
     raise refusals.LogError(f'{first.path}: the log is empty')
   return last + 1, [

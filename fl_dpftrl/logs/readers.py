@@ -124,13 +124,13 @@ class Source:
     return digest.hexdigest()
 
 
-def head(source: Source) -> tuple[pa.Schema, list[str]]:
-  """Returns the schema of a file's rows, with its metadata, and the names of all columns.
+def head(source: Source) -> tuple[pa.DataType, dict[str, str], list[str]]:
+  """Returns the type of a file's device ids, its metadata, and the names of all columns.
 
   Those of JSON lines are of the first row. LogError if it cannot be read.
   """
   with _opened(source) as reader:
-    return reader.schema.with_metadata(reader.metadata), reader.names
+    return reader.schema.field('device_id').type, reader.metadata, reader.names
 
 
 def tables(source: Source, num_rounds: int | None) -> Iterator[pa.Table]:

@@ -39,11 +39,6 @@ LOG, SERVER = protocol.LOG, protocol.SERVER
 FIGURES, DEVICES = 'the figures', 'the devices'
 
 
-def sentences(statement: Statement) -> tuple[str, ...]:
-  """Returns all assumptions of a statement, in its order."""
-  return tuple(sentence for _, sentence in subjects(statement))
-
-
 def subjects(statement: Statement) -> list[tuple[str, str]]:
   """Returns all assumptions in their order, each after its subject: LOG, for example."""
   runs, planned = statement.runs, statement.planned

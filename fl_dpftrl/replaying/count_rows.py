@@ -171,9 +171,8 @@ class Rows:
       newcomers,
       max_rows=max_rows,
     )
-    return device_tallies.Tally(
-      (devices,), num_devices, bins, (exposed,), exact, places.values.size, violators=None
-    )
+    most_rounds = places.values.size
+    return device_tallies.Tally((devices,), num_devices, bins, (exposed,), exact, most_rounds)
 
   def _witness(
     self, separations: participation_counts.Counts, num_rounds: int

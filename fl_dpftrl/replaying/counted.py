@@ -152,7 +152,6 @@ def read(
     num_rounds=num_rounds,
     id_type=id_type,
     tables=rows_of_log,
-    last_round=rows_of_log,
     sha256=lambda: digest,
   )
   return participation_log.Log((shard,), num_rounds, layout=default_layout), tally, owners

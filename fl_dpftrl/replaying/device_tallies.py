@@ -112,8 +112,8 @@ class Tally:
     most_exposed: a few devices, the most exposed first.
     exact: whether all squares are exact; otherwise they are upper bounds.
     most_rounds: most participations of a device in all logs together.
-    violators: devices that did not keep to a declared schema in at least one run; None if they
-      were not counted.
+    violators: devices that did not keep to a declared schema in at least one run; 0 where there
+      were only counts of devices, which do not tell.
     wrong_rounds: number of participations that violate one, by round, numbered across runs: those
       that are too soon after the one before, or one too many in its run.
     wrong_square: largest squared sensitivity of the violators, over all runs.
@@ -129,7 +129,7 @@ class Tally:
   most_exposed: tuple[Exposed, ...] = ()
   exact: bool = True
   most_rounds: int = 0
-  violators: int | None = 0
+  violators: int = 0
   wrong_rounds: participation_counts.Counts = participation_counts.Counts()
   wrong_square: float = 0.0
   mergeable: int = 0
@@ -193,9 +193,6 @@ class Tally:
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
     """Adds two tallies of different devices, keeping num_exposed devices."""
-    violators = None
-    if self.violators is not None and other.violators is not None:
-      violators = self.violators + other.violators
     repeated: list[Any] = [t.repeated for t in (self, other) if t.repeated is not None]
     exposed = sorted((*self.most_exposed, *other.most_exposed), key=lambda e: e.order)
     return Tally(
@@ -205,7 +202,7 @@ class Tally:
       tuple(exposed[:num_exposed]),
       self.exact and other.exact,
       max(self.most_rounds, other.most_rounds),
-      violators,
+      self.violators + other.violators,
       self.wrong_rounds + other.wrong_rounds,
       max(self.wrong_square, other.wrong_square),
       repeated=min(repeated) if repeated else None,

@@ -10,6 +10,8 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from fl_dpftrl import claims, sensitivities
 from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.files import json_files
@@ -32,14 +34,11 @@ def largest(tally: device_tallies.Tally, group_size: int) -> sensitivities.Sensi
 
 def quantiles(tally: device_tallies.Tally, shares: Sequence[float]) -> list[tuple[float, float]]:
   """Returns a sensitivity that covers each share of the devices, at most 0.14 % too large."""
-  return [(share, _at_most(tally, share)) for share in shares]
-
-
-def _at_most(tally: device_tallies.Tally, share: float) -> float:
   counts = tally.exposures.counts.cumsum()
-  place = int((counts < share * counts[-1]).sum())
-  upper = device_tallies.upper_squares(tally.exposures.values[place])
-  return math.sqrt(min(float(upper), tally.most_exposed[0].square))
+  places = [int((counts < share * counts[-1]).sum()) for share in shares]
+  upper = device_tallies.upper_squares(tally.exposures.values[places])
+  squares = np.minimum(upper, tally.most_exposed[0].square)
+  return list(zip(shares, np.sqrt(squares).tolist()))
 
 
 def _histogram(
@@ -140,11 +139,11 @@ class Violations:
     every = [run.claim for run in runs], [run.claim.participation for run in runs]
     terms = guarantees.Terms(loss.deltas, loss.adjacency)
     return cls(
-      num_devices=tally.violators or 0,
+      num_devices=tally.violators,
       num_rounds=tally.wrong_rounds.values.size,
       first_rounds=tuple(places),
       largest=loss,
-      num_complied=tally.num_devices - (tally.violators or 0),
+      num_complied=tally.num_devices - tally.violators,
       complied=claims.compose(*every, terms, disjoint=disjoint),
     )
 

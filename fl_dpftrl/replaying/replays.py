@@ -63,7 +63,7 @@ def replay(
     )
   counts = zip(runs, tally.logs, (tally.devices or tally).logs)
   facts = tuple(_facts(run, happened, devices) for run, happened, devices in counts)
-  planned = _planned(runs, facts, tally.violators or 0, terms, disjoint)
+  planned = _planned(runs, facts, tally.violators, terms, disjoint)
   every = [fact.claim for fact in facts], [fact.schema for fact in facts]
   worst_case = claims.compose(*every, terms, disjoint=disjoint)
   if planned and planned.holds and planned.participation.num_rounds is None:

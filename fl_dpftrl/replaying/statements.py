@@ -51,11 +51,6 @@ class Part:
   holds: bool = True
   reason: str | None = None
 
-  @property
-  def scheme(self) -> Any:
-    """Name of the scheme of draws."""
-    return self.participation and self.participation.kind
-
   def to_json(self) -> json_files.Object:
     """Returns the figures, with the participation if there is one and whether it holds."""
     figures, stated = self.guarantee.to_json(), self.participation
@@ -220,7 +215,7 @@ class Statement:
   @property
   def assumptions(self) -> tuple[str, ...]:
     """Sentences on which the figures rest."""
-    return assumption_sentences.sentences(self)
+    return tuple(sentence for _, sentence in assumption_sentences.subjects(self))
 
   @property
   def not_private_metrics(self) -> tuple[str, ...]:

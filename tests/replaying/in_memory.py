@@ -22,7 +22,6 @@ def log_of_table(table, num_rounds):
     num_rounds=num_rounds,
     id_type=pa.int64() if is_number else pa.large_string(),
     tables=lambda below: iter([table_rows.checked('log', table, shard.id_type, num_rounds=below)]),
-    last_round=lambda: num_rounds - 1,
     sha256=lambda: '0' * 64,
   )
   return participation_log.Log((shard,), num_rounds)
