@@ -93,8 +93,7 @@ class Claim:
       keep('participation', self.answers.for_claim(self.strategy))
       if self.answers.num_rounds is None:
         self.answers.check(
-          self.strategy,
-          guarantees.Terms((), num_coordinates=self.arithmetic.num_coordinates),
+          self.strategy, guarantees.Terms((), num_coordinates=self.arithmetic.num_coordinates)
         )
     if self.void_reason is not None and not isinstance(self.void_reason, str):
       raise ValueError(f'void_reason must be text, got {messages.quoted(self.void_reason)}')

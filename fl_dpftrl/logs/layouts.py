@@ -64,9 +64,7 @@ class Layout(NamedTuple):
     missing = (marks,) if self.own_marks else self.missing
     return Layout(round_name, id_name, self.first_round, missing)
 
-  def columns(
-    self, path: str, names: Sequence[str]
-  ) -> tuple[dict[str, str], dict[str, int | str]]:
+  def columns(self, path: str, names: Sequence[str]) -> tuple[dict[str, str], dict[str, int | str]]:
     """Returns the names of `round` and `device_id` in a file; and those that its folders give."""
     folders = partitions(path)
     folder_values: dict[str, int | str] = {

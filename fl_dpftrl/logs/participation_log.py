@@ -138,8 +138,16 @@ class Log:
       )
 
   def _tables(self) -> Iterator[pa.Table]:
-    tables = (table for shard in self.shards for table in shard.tables(self.num_rounds))
-    return (table for table in tables if table.num_rows)
+    return (table for _, _, table in self.numbered())
+
+  def numbered(self) -> Iterator[tuple[str, int, pa.Table]]:
+    """Yields path, number of the first row and checked rows, whose digest is not computed."""
+    for shard in self.shards:
+      first_row = 1
+      for table in shard.tables(self.num_rounds):
+        if table.num_rows:
+          yield shard.path, first_row, table
+        first_row += table.num_rows
 
   def files(self) -> tuple[dict[str, str], ...]:
     """Returns the name without folders and the SHA-256 of each file."""
@@ -148,17 +156,12 @@ class Log:
   def place(self, round_index: int, device_id: str | int) -> str:
     """Returns file and row number of a device's last row in a round."""
     place = ''
-    for shard in self.shards:
-      offset = 0
-      for table in shard.tables(self.num_rounds):
-        same = pc.and_(
-          pc.equal(table.column('round'), round_index),
-          pc.equal(table.column('device_id'), device_id),
-        ).to_numpy()
-        if same.any():
-          row = offset + int(same.nonzero()[0][-1]) + 1
-          place = f'{shard.path}, row {row}'
-        offset += table.num_rows
+    for path, first_row, table in self.numbered():
+      same = pc.and_(
+        pc.equal(table.column('round'), round_index), pc.equal(table.column('device_id'), device_id)
+      ).to_numpy()
+      if same.any():
+        place = f'{path}, row {first_row + int(same.nonzero()[0][-1])}'
     return place
 
 

@@ -129,10 +129,7 @@ def _seconds(path: str, values: pa.Array, first_row: int) -> pa.Array:
       raise refusals.LogError(f'{path}: a timestamp is no valid date and time') from error
     if pa.types.is_timestamp(values.type):
       values = parquet.whole_seconds(values)
-  for value in pc.min_max(values).as_py().values():
-    if abs(value) > log_tables.MOST_SECONDS:
-      raise refusals.LogError(
-        f'{path}: timestamp must be UTC seconds, and one is beyond the year 9999; divide'
-        ' milliseconds by 1000'
-      )
-  return values
+  try:
+    return log_tables.utc_seconds('timestamp', values)
+  except ValueError as error:
+    raise refusals.LogError(f'{path}: {error}') from error

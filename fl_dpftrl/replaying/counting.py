@@ -143,12 +143,9 @@ class Rows:
         ' number'
       )
     for run in self._runs if self._spellings.has_faults else ():
-      for shard in run.log.shards:
-        num_previous = 0
-        for table in shard.tables(run.log.num_rounds):
-          if fault := self._spellings.first_fault(table.column('device_id')):
-            raise refusals.LogError(f'{shard.path}, row {num_previous + fault[0] + 1}: {fault[1]}')
-          num_previous += table.num_rows
+      for path, first_row, table in run.log.numbered():
+        if fault := self._spellings.first_fault(table.column('device_id')):
+          raise refusals.LogError(f'{path}, row {first_row + fault[0]}: {fault[1]}')
     return self._spellings
 
 

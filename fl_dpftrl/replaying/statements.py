@@ -139,7 +139,7 @@ class Statement:
   @property
   def num_devices(self) -> int | None:
     """Devices in at least one run; None if publishable."""
-    return self.tally and self.tally.num_devices
+    return None if self.tally is None else self.tally.num_devices
 
   @property
   def most_over_runs(self) -> int | None:
@@ -149,7 +149,7 @@ class Statement:
   @property
   def ids(self) -> id_spellings.IdSummary | None:
     """Facts of all ids; None without any, and if publishable."""
-    return self.tally and self.tally.ids
+    return None if self.tally is None else self.tally.ids
 
   @property
   def num_participations(self) -> int:

@@ -126,11 +126,11 @@ def test_quantiles_are_of_devices():
   whole = device_tallies.Tally((), 4, exposures, (device_tallies.Exposed(2.0, 'a', (0,)),))
   # Bins of squares 2⁻⁶⁴, 1 and 2.
   assert observed_losses.quantiles(whole, [0.25, 0.5, 0.75, 0.76, 1.0]) == [
-    (0.25, 2.0**-32),
+    (0.25, 2.0**-64),
     (0.5, 1.0),
     (0.75, 1.0),
-    (0.76, math.sqrt(2.0)),
-    (1.0, math.sqrt(2.0)),
+    (0.76, 2.0),
+    (1.0, 2.0),
   ]
 
 
