@@ -109,11 +109,6 @@ def _whole(values: tf.Tensor, group: extra_coordinates.Group, norm: int) -> tf.T
   return tf.minimum(tf.cast(share * largest, tf.int64), largest)
 
 
-def with_extra(summed: tff.Type, number: int) -> tff.Type:
-  """Returns the type of what is summed and noised: an update and extra coordinates."""
-  return tff.StructWithPythonType([summed, tff.TensorType(np.int64, [number])], tuple)
-
-
 def create(
   rule: Rule, value_type: tff.Type, *, stream: streams.NoiseStream, sums: secure_sums.Sums
 ) -> tff.templates.AggregationProcess:

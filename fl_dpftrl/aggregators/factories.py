@@ -28,13 +28,6 @@ from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.strategies import documents, files
 from fl_dpftrl.text import messages
 
-
-def _template(value_type: tff.Type) -> Any:
-  if not tff.types.is_structure_of_tensors(value_type):
-    raise ValueError(f'value_type must be made of tensors, got {value_type}')
-  return tff.types.type_to_tf_tensor_specs(value_type)
-
-
 _OPTIONAL = ('zeroing_norm', 'noise_seed', 'noise_machines')
 _NUMBERS = ('noise_multiplier', 'clip_norm', 'report_goal', *_OPTIONAL)
 
@@ -170,18 +163,31 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       self.clip_norm, self.private_metrics, self.noise_multiplier, self.report_goal
     )
 
-  def _summed(self, value_type: tff.Type) -> tff.Type:
-    """Returns the type of what is summed and noised, for updates of a type."""
-    template = _template(value_type)
-    streams.check_template(template)
+  def _summed(self, value_type: tff.Type) -> Any:
+    """Returns the specs, int64, of what is summed and noised, for updates of a type.
+
+    Raises:
+      ValueError: for a type that is not made of float32 tensors of known shapes.
+    """
+    if not tff.types.is_structure_of_tensors(value_type):
+      raise ValueError(f'value_type must be made of tensors, got {value_type}')
+    template = tff.types.type_to_tf_tensor_specs(value_type)
+    specs = tf.nest.flatten(template)
+    for spec in specs:
+      if spec.dtype != tf.float32 or not spec.shape.is_fully_defined():
+        raise ValueError(
+          'noise is for float32 tensors of known shapes, and the model has one'
+          f' of type {spec.dtype.name}, shape {spec.shape}'
+        )
+    if not any(spec.shape.num_elements() for spec in specs):
+      raise ValueError(f'the model has no tensors, or only empty ones: {template!r}')
     whole = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, tf.int64), template)
-    summed = tff.types.tensorflow_to_type(whole)
     number = sum(len(group.names) for group in self.groups)
-    return adaptive.with_extra(summed, number) if number else summed
+    return (whole, tf.TensorSpec([number], tf.int64)) if number else whole
 
   def noise_stream(self, value_type: tff.Type) -> streams.NoiseStream:
     """Returns the noise stream for sums of updates of a type, in units of the lattice."""
-    template, digest = _template(self._summed(value_type)), self.parameters(value_type)
+    template, digest = self._summed(value_type), self.parameters(value_type)
     if self._placed(value_type)[0] == placement.ENGINE:
       stream = by_engine.make_stream(
         self.strategy,
@@ -197,8 +203,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def _placed(self, value_type: tff.Type) -> tuple[str, int]:
     """Returns where noise for updates of a type is kept, each time the same, and its size."""
-    specs = tf.nest.flatten(_template(self._summed(value_type)))
-    size = sum(spec.shape.num_elements() for spec in specs)
+    size = sum(spec.shape.num_elements() for spec in tf.nest.flatten(self._summed(value_type)))
     if size not in self._chosen:
       # Once: the free memory may be another when the state is advanced.
       model_bytes = tf.float32.size * size
@@ -257,7 +262,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def sums(self, value_type: tff.Type) -> secure_sums.Sums:
     """Creates the inner process for updates of a type; ValueError as `create`."""
-    summed = self._summed(value_type)
+    summed = tff.types.tensorflow_to_type(self._summed(value_type))
     return secure_sums.create(
       self.inner_factory,
       summed,
@@ -309,7 +314,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         ' model_aggregator=tff.aggregators.as_weighted_aggregator(aggregator), which ignores them'
       )
     update_type = self._update_type(value_type)
-    sums, stream = self.sums(update_type), self.noise_stream(update_type)
+    stream, sums = self.noise_stream(update_type), self.sums(update_type)
     if self.groups:
       rule = adaptive.Rule(
         clip_norm=self.clip_norm,

@@ -53,20 +53,6 @@ class StreamState(NamedTuple):
     return messages.outline(self)
 
 
-def check_template(template: Any) -> list[tf.TensorSpec]:
-  """Returns the flattened template."""
-  specs = tf.nest.flatten(template)
-  for spec in specs:
-    if spec.dtype != tf.float32 or not spec.shape.is_fully_defined():
-      raise ValueError(
-        'noise is for float32 tensors of known shapes, and the model has one'
-        f' of type {spec.dtype.name}, shape {spec.shape}'
-      )
-  if not any(spec.shape.num_elements() for spec in specs):
-    raise ValueError(f'the model has no tensors, or only empty ones: {template!r}')
-  return specs
-
-
 def make_stream(
   strategy: strategies.Strategy,
   template: Any,
