@@ -16,7 +16,7 @@ from matplotlib import ticker
 import fl_dpftrl as dpftrl
 from fl_dpftrl import style
 from fl_dpftrl.participations import sampling
-from fl_dpftrl.planning import candidate_sets, comparison, strategy_cache
+from fl_dpftrl.planning import candidate_sets, comparison
 
 FOLDER = pathlib.Path(__file__).parents[1] / 'docs' / 'published-figures'
 PLANNED = dpftrl.MinSep(2052, 342, 6)
@@ -44,8 +44,8 @@ _LOOKS = {
 
 
 def rows(names: Sequence[Any], participations: Sequence[Any], **options: Any) -> list[dict]:
-  """Returns the rows of a comparison for RMS loss, with searches kept in the cache."""
-  options = {'objective': 'rms', 'cache': strategy_cache.folder(), **options}
+  """Returns the rows of a comparison for RMS loss."""
+  options = {'objective': 'rms', **options}
   return comparison.run(candidate_sets.named(names), participations, **options).rows
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from fl_dpftrl.families import undoing
 from fl_dpftrl.noise import units
-from fl_dpftrl.planning import strategy_cache
 from fl_dpftrl.strategies import documents
 
 # TensorFlow has a million objects: to look through them for garbage takes up to a
@@ -98,14 +97,6 @@ def checked_once():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(undoing, 'check_undoes', check_undoes)
     patch.setattr(units.Unit, 'farthest', farthest_of)
-    yield
-
-
-@pytest.fixture(autouse=True, scope='session')
-def searched_anew():
-  """No strategy comes from the user's cache folder, where an earlier version may have left one."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(strategy_cache, 'folder', lambda: None)
     yield
 
 

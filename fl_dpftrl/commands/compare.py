@@ -7,7 +7,7 @@ from fl_dpftrl import tables, workloads
 from fl_dpftrl.accounting import adjacencies
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.files import json_files
-from fl_dpftrl.planning import candidate_sets, comparison, strategy_cache
+from fl_dpftrl.planning import candidate_sets, comparison
 
 HELP = 'compares mechanisms and strategy files: table, CSV and figure'
 
@@ -58,8 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--adjacency', help=words)
   words = 'with --epsilon: updates in the mean of a round (default: 1, for the error of the sum)'
   add('--report_goal', type=int, help=words)
-  words = f'search anew, and keep nothing: what was found is kept in {strategy_cache.WORDS}'
-  add('--no_cache', action='store_true', help=words)
   add('--output', metavar='FOLDER', help='folder for a CSV file and a PNG figure')
 
 
@@ -85,7 +83,6 @@ def run(args: argparse.Namespace) -> json_files.Object:
     horizons=args.num_rounds,
     watch=candidate_sets.watched(progress.say),
     target=target,
-    cache=None if args.no_cache else strategy_cache.folder(),
   )
   several = len({answers.kind for answers in participations}) > 1
   field = None if axis == 'epsilon' else axis

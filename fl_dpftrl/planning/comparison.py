@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +14,7 @@ from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.participation import registry as participation
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import accountant
-from fl_dpftrl.planning import candidate_sets, strategy_cache
+from fl_dpftrl.planning import candidate_sets
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages, progress_bars
 
@@ -149,7 +148,6 @@ def compare(
   adjacency: str = adjacencies.ZERO_OUT,
   report_goal: int = 1,
   num_rounds: int | Sequence[int] = (),
-  cache: bool = False,
 ) -> Comparison:
   """Compares mechanisms, strategies and their files under one or several participations.
 
@@ -169,7 +167,6 @@ def compare(
     adjacency: see `account`.
     report_goal: number of updates in the mean of a round; 1 for the error of the sum.
     num_rounds: rounds after which errors count, of a run without an end; others have their own.
-    cache: whether to keep what searches find in the user's cache folder, and to take it from there.
 
   Raises:
     ValueError: if a name is unknown, two candidates have the same label, or a number is out of
@@ -188,7 +185,6 @@ def compare(
       target=Target(tuple(epsilons), delta, adjacency, report_goal),
       horizons=np.atleast_1d(num_rounds).tolist(),
       watch=lambda searched: report,
-      cache=strategy_cache.folder() if cache else None,
     )
 
 
@@ -202,14 +198,12 @@ def run(
   horizons: Sequence[int] = (),
   watch: candidate_sets.Watch = lambda searched: lambda steps, loss: None,
   show: Callable[[Entry], None] = lambda entry: None,
-  cache: pathlib.Path | None = None,
 ) -> Comparison:
   """Finds, evaluates and shows strategies, one candidate after the other; see `compare`.
 
   Args:
     horizons: numbers of rounds, ascending, after which errors count in a run without an end;
       mechanisms are optimised for all of these.
-    cache: folder of the strategies that searches found; None to search anew.
   """
   _check(participations, target, horizons)
   workload_error.check_objective(objective)
@@ -223,7 +217,7 @@ def run(
         progress, start = watch(f'{candidate.label} at {_words(answers, schema)}'), time.monotonic()
         goal: Any = {'objective': objective, 'workload': workload, 'progress': progress}
         try:
-          strategies = endless or [*_searched(candidate, answers, schema, horizons, cache, **goal)]
+          strategies = endless or [*_searched(candidate, answers, schema, horizons, **goal)]
           endless = strategies if answers.num_rounds is None and candidate.optimised else []
           seconds = time.monotonic() - start
           as_entry = functools.partial(
@@ -282,7 +276,6 @@ def _searched(
   answers: Any,
   schema: schemas.MinSep,
   horizons: Sequence[int],
-  cache: pathlib.Path | None,
   **goal: Any,
 ) -> Iterator[base.Strategy]:
   """Yields the strategies to choose among: one, or of secret draws one for each size."""
@@ -293,7 +286,7 @@ def _searched(
     problems = [(answers, {'horizons': (horizons[0], horizons[-1])})]
   for problem, options in problems:
     options = {'least_gain': _LEAST_GAIN, **options}
-    strategy = strategy_cache.search(candidate, problem, cache, **goal, **options)
+    strategy = candidate.find(problem, **goal, **options)
     _with_parts(answers, strategy)  # Raises for one that is not amplified, before others follow.
     yield strategy
 

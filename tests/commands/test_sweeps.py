@@ -12,7 +12,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import compare, output
 from fl_dpftrl.families import registry
-from fl_dpftrl.planning import figures, strategy_cache
+from fl_dpftrl.planning import figures
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
 
@@ -138,16 +138,6 @@ def test_rows_are_told_as_they_come(run, monkeypatch):
     (name, epsilon) for name in ('identity', 'blt-b400') for epsilon in ('1.0', '2.0')
   ]
   assert all(noise in out for _, _, noise in told)
-
-
-def test_what_was_found_is_kept_unless_refused(result, monkeypatch, tmp_path):
-  monkeypatch.setattr(strategy_cache, 'folder', lambda: tmp_path / 'cache')
-  line = 'compare --mechanisms=blt:1 --num_rounds=9'
-  result(f'{line} --no_cache')
-  assert not list(tmp_path.iterdir())
-  (first,), (second,) = (result(line)['rows'] for _ in range(2))
-  assert len(list((tmp_path / 'cache').glob('*.json'))) == 1
-  assert {**first, 'seconds': 0.0} == {**second, 'seconds': 0.0}
 
 
 OWN = """

@@ -84,11 +84,10 @@ LINES = (
   f'plan {_POPULATION} --timer_hours=24 --delta=1e-6 --epsilon=3 --num_simulations=1'
   ' --strategies=identity,blt:2 --max_epsilon=2',
   f'compare --mechanisms=identity,tree_full,banded_sqrt:4,blt.json,blt-b400 {_SCHEMA}'
-  ' --output=compared --no_cache',
+  ' --output=compared',
   'compare --mechanisms=tree_online,banded_toeplitz:3 --num_rounds=24 --min_sep=4,8'
-  ' --objective=rms --epsilon=2 --delta=1e-6 --report_goal=100 --no_cache',
-  'compare --mechanisms=identity,banded_sqrt:3 --num_rounds=24 --workload=momentum --momentum=0.5'
-  ' --no_cache',
+  ' --objective=rms --epsilon=2 --delta=1e-6 --report_goal=100',
+  'compare --mechanisms=identity,banded_sqrt:3 --num_rounds=24 --workload=momentum --momentum=0.5',
   'audit --strategy=blt-b400 --noise_multiplier=2 --delta=1e-6 --num_rounds=8 --min_sep=4'
   ' --executor=engine --seed=1 --num_draws=2000',
   'audit --strategy=identity --noise_multiplier=2 --delta=1e-6 --num_rounds=4 --executor=engine'
