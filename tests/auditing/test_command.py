@@ -3,8 +3,6 @@
 import os
 import shlex
 
-import pytest
-
 from fl_dpftrl import auditing
 from tests.commands import lines
 
@@ -44,17 +42,3 @@ def test_a_broken_mechanism_exits_with_4(monkeypatch):
   assert 'noise_scale' in err and err.count('\n') == 1
   assert 'failed: ' in out and 'the claim does not hold' in out
   assert '- noise_scale: there is more or less noise than claimed' in out
-
-
-@pytest.mark.parametrize('name, words', [
-  ('nothing', 'must be MODULE:NAME'),
-  ('no_such_module:make', 'failed with ModuleNotFoundError'),
-  ('own_aggregator:other', 'failed with AttributeError'),
-  ('own_aggregator:broken', 'failed with ZeroDivisionError'),
-])  # fmt: skip
-def test_an_aggregator_that_cannot_be_imported_exits_with_2(name, words, tmp_path, monkeypatch):
-  (tmp_path / 'own_aggregator.py').write_text('def broken():\n  return 1 / 0\n')
-  monkeypatch.chdir(tmp_path)
-  flags = [flag for flag in FLAGS if not flag.startswith('--executor')]
-  status, _, err = run(*flags, f'--aggregator={name}')
-  assert status == 2 and words in err and err.count('\n') == 1

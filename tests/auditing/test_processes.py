@@ -1,7 +1,5 @@
 """Audits of TFF aggregators in process: sound ones pass, broken ones are caught."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,7 +8,6 @@ import tensorflow_federated as tff
 from fl_dpftrl import auditing
 from fl_dpftrl.aggregators import factories, update_bounds
 from fl_dpftrl.auditing import processes
-from fl_dpftrl.commands import main
 from fl_dpftrl.families import banded_toeplitz, identity, tree_online
 from fl_dpftrl.participation import schemas
 
@@ -162,25 +159,6 @@ def test_broken_aggregators_are_caught(made, check):
 def test_other_aggregators_are_refused(aggregator, words):
   with pytest.raises(ValueError, match=words):
     audit(aggregator)
-
-
-@pytest.mark.slow
-def test_the_command_audits_an_aggregator_by_name(tmp_path, monkeypatch, capsys):
-  (tmp_path / 'aggregator_of_a_test.py').write_text(
-    'import tensorflow_federated as tff\ndef make():\n'
-    '  made = tff.aggregators.DifferentiallyPrivateFactory\n'
-    '  return made.gaussian_fixed(0.5, 10.0, 1.0)\n'
-  )
-  monkeypatch.chdir(tmp_path)
-  line = (
-    'audit --strategy=identity --noise_multiplier=1 --delta=1e-6 --num_rounds=1'
-    ' --aggregator=aggregator_of_a_test:make --divisor=10 --num_draws=1000 --json'
-  )
-  with pytest.raises(SystemExit) as raised:
-    main.main(line.split())
-  found = json.loads(capsys.readouterr().out)
-  assert raised.value.code == 4 and found['passed'] is False
-  assert 'noise_scale' in {check['name'] for check in found['checks'] if not check['passed']}
 
 
 @pytest.mark.slow

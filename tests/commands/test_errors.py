@@ -148,8 +148,6 @@ ERRORS = [
   ('plan', '--output=plan.txt', '--output=plan.txt must end in .json'),
   ('plan', '--report_goals=0', '--report_goals'),
   ('plan', '--population=100 --report_goal=20 --timer_hours=1000', 'stalled.*; try '),
-  ('audit', '--divisor=3', '--divisor=3.0 needs --aggregator'),
-  ('audit', '--aggregator=a:b', '--executor=engine and --aggregator=a:b exclude each other'),
   ('audit', '--num_draws=9', 'num_draws must be at least 1000'),
   ('audit', '--executor=worker', 'invalid choice'),
   ('verify', '', 'log.parquet'),
