@@ -12,7 +12,7 @@ Everything is a pure function of its arguments: rounds give the same cohorts eac
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -32,12 +32,6 @@ _DAY = 86400.0
 
 class StalledRound(ValueError):
   """Raised if a round cannot meet its report goal."""
-
-
-def named(rounds: Iterable[schemas.Cohort], names: np.ndarray) -> Iterator[schemas.Cohort]:
-  """Yields the same cohorts with names in place of device numbers."""
-  for cohort in rounds:
-    yield cohort._replace(device_ids=names[cohort.device_ids])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,12 +14,12 @@ from typing import Any
 
 from fl_dpftrl import claims, metrics
 from fl_dpftrl.accounting import guarantees
-from fl_dpftrl.aggregators import factories
 from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.observers import observer
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.rounds import admission, guards, status
+from fl_dpftrl.reports import settings
+from fl_dpftrl.rounds import admission, budget, guards, status
 from fl_dpftrl.training import checkpoints, processes
 
 CHECKPOINTS_NAME = 'checkpoints'
@@ -32,13 +32,14 @@ class TrainingRun:
 
   Attributes:
     folder: folder of its log, checkpoints and other files.
-    max_rounds: rows of noise that it uses up, by lost rounds too.
+    max_rounds: rows of noise that it uses up, by lost rounds too; as many as the claim and the
+      privacy budget allow.
     process: computes the rounds, and skips rows.
     rounds: returns the cohorts of rounds 0, 1, …; the same in every call.
     client_data: maps (round, device ids) to the data that process.next takes;
       the same in every call.
-    aggregator: adds the noise.
-    claim: what the run claims.
+    claim: what the run claims, of the rounds that the privacy budget allows.
+    setting: what its report says beyond the log.
     delta: δ at which ε is stated.
     max_epsilon: privacy budget; None for no limit.
     units: table of who owns which device, or its files, with a `PerUnit` participation.
@@ -56,8 +57,8 @@ class TrainingRun:
   process: processes.RoundProcess
   rounds: Callable[[], Iterator[schemas.Cohort]]
   client_data: Callable[[int, Any], Sequence[Any]]
-  aggregator: factories.CorrelatedNoiseFactory
   claim: claims.Claim
+  setting: settings.Setting = settings.Setting()
   delta: float = 1e-6
   max_epsilon: float | None = None
   units: Any = None
@@ -68,6 +69,14 @@ class TrainingRun:
   guard: Any = None
   checkpoint: Any = None
   trained: Any = None
+
+  def __post_init__(self):
+    self.claim = budget.limited(self.claim, delta=self.delta, max_epsilon=self.max_epsilon)
+    if (allowed := self.claim.answers.num_rows) < self.max_rounds:
+      is_endless = self.claim.answers.num_rounds is None
+      why = 'last_row' if is_endless else f'max_epsilon={self.max_epsilon:g}'
+      self.say(f'{why} allows {allowed} of {self.max_rounds} rounds: the run ends there')
+      self.max_rounds = allowed
 
   def weights(self) -> Any:
     """Returns the model's weights after the last round."""

@@ -19,29 +19,19 @@ STATEMENT_NAME = 'privacy.json'
 REPORT_NAME = 'privacy.html'
 MODEL_NAME = 'model.npz'
 _CELLS = 'cells'  # folder of a study that holds one for each cell
-_COUNTS = ('clipped_count', 'zeroed_count', 'rejected_count')  # exact, unless clipping adapts
+_COUNTS = ('clipped_count', 'zeroed_count', 'rejected_count')
 
 
-def write(
-  run: loop.TrainingRun,
-  weights: Any,
-  *,
-  population: int,
-  burnt: tuple[int, ...],
-  history: metrics.History,
-  setting: privacy.Setting,
-) -> trained_models.Trained:
+def write(run: loop.TrainingRun, weights: Any, history: metrics.History) -> trained_models.Trained:
   """Replays the log, and writes the statement, its report and the model."""
   units = run.guard.units
   statement = replays.replay(opened_runs.open_run(run.folder, units=units), delta=run.delta)
   setting = dataclasses.replace(
-    setting,
+    run.setting,
     run=_name(run.folder),
-    zeroing_norm=run.aggregator.zeroing_norm,
-    population=population,
+    burnt_rounds=run.checkpoint.burnt,
     command=publication.command_of_folder(run.folder, run.delta, units is not None),
-    burnt_rounds=burnt,
-    **({} if run.aggregator.groups else _counts(history)),
+    **_counts(run, history),
   )
   write_json(run.folder / STATEMENT_NAME, statement.to_json())
   privacy.write_report(run.folder / REPORT_NAME, statement, setting=setting)
@@ -76,6 +66,7 @@ def write_json(path: pathlib.Path, content: json_files.Object | dict[str, Any]) 
   durable.write_durably(path, (text + '\n').encode(), private=True)
 
 
-def _counts(history: metrics.History) -> dict[str, Any]:
-  """Returns the sums over rounds of the aggregator's counts."""
-  return {name: int(sum(history.column(f'aggregator/{name}').values())) for name in _COUNTS}
+def _counts(run: loop.TrainingRun, history: metrics.History) -> dict[str, Any]:
+  """Returns the sums over rounds of those counts of the aggregator that have no noise."""
+  exact = [name for name in _COUNTS if f'aggregator.{name}' in run.exact_metrics]
+  return {name: int(sum(history.column(f'aggregator/{name}').values())) for name in exact}

@@ -15,17 +15,20 @@ from fl_dpftrl.files import paths
 from fl_dpftrl.logs import id_columns, unit_tables
 from fl_dpftrl.observers import measuring, observer, progress
 from fl_dpftrl.participation import registry, schemas
-from fl_dpftrl.participations import loss_budgets, per_units
+from fl_dpftrl.participations import per_units
 from fl_dpftrl.reports import settings
-from fl_dpftrl.rounds import budget
-from fl_dpftrl.simulation import cohorts, scenarios
+from fl_dpftrl.simulation import scenarios
 from fl_dpftrl.strategies import documents, files
 from fl_dpftrl.text import messages
-from fl_dpftrl.training import loop, processes, report, tables, trained_models
+from fl_dpftrl.training import loop, populations, processes, report, tables, trained_models
 from tff_inprocess import contexts
 
 _RELEASED = 'aggregator.metrics.'  # How a process's check names what measuring.RELEASED does.
 _SHOWN = 'show_client_errors prints values of clients, for debugging'
+_LOWEST_BITS = (
+  "the guarantee does not cover the lowest bits of releases, as the noise is in TFF's state: give"
+  " memory='engine', or call tff_inprocess.use() before the process is built"
+)
 
 
 def train(
@@ -113,19 +116,29 @@ def train(
   if not isinstance(aggregator, factories.CorrelatedNoiseFactory):
     raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
   num_rounds = checks.whole(num_rounds=num_rounds)
-  timer_rounds = checks.whole(timer_rounds=timer_rounds)
+  _check_strategy(folder / files.NAME, aggregator.strategy)
   names = id_columns.as_numpy(id_columns.column(clients, 'clients'))
   if len(set(names.tolist())) < len(names):
     raise ValueError('clients must have distinct names')
-  per_unit = participation if isinstance(participation, per_units.PerUnit) else None
-  inner = per_unit.participation if per_unit else participation
-  devices = _devices(scenario, aggregator, num_rounds, clients, timer_rounds, seed, inner)
-  declared: Any = devices.declared_schema(num_rounds)
+  population = populations.devices(
+    aggregator,
+    len(clients),
+    num_rounds=num_rounds,
+    timer_rounds=checks.whole(timer_rounds=timer_rounds),
+    seed=seed,
+    scenario=scenario,
+    participation=participation,
+  )
+  per_unit: Any = participation if isinstance(participation, per_units.PerUnit) else None
+  declared: Any = population.declared_schema(num_rounds)
+  if rounds is None:
+    simulated = population.simulation()
+    named = lambda cohort: cohort._replace(device_ids=names[cohort.device_ids])
+    rounds = lambda: map(named, simulated.rounds())
   if (units is None) != (per_unit is None):
     raise ValueError('units, a table, and a PerUnit participation need each other')
-  if per_unit:
+  if per_unit is not None:
     declared = dataclasses.replace(per_unit, participation=declared)
-  _check_strategy(folder / files.NAME, aggregator.strategy)
   if stop_when is not None and (aggregator.private_metrics is None or declared is None):
     raise ValueError(
       'stop_when needs metrics of the aggregator, and timers in rounds or a loss budget: no'
@@ -139,26 +152,14 @@ def train(
     raise ValueError(
       f'stop_when would see {exact[0]}, which depends on clients and has no noise: rename it'
     )
-  if rounds is None:
-    simulated = devices.simulation()
-    rounds = lambda: cohorts.named(simulated.rounds(), names)
-  shows_errors = context is not None and context.show_client_errors
+  shown = context is not None and context.show_client_errors
   claim = aggregator.claim(
     trainable,
     participation=declared,
-    void_reason='; '.join(filter(None, (learned.reason, _SHOWN if shows_errors else None))) or None,
+    void_reason='; '.join(filter(None, (learned.reason, _SHOWN if shown else None))) or None,
     not_private_metrics=_shortened(learned.metrics),
     trusted_operations=_shortened(learned.trusted),
   )
-  claim = budget.limited(claim, delta=delta, max_epsilon=max_epsilon)
-  if (allowed := claim.answers.num_rows) < num_rounds:
-    why = 'last_row' if claim.answers.num_rounds is None else f'max_epsilon={max_epsilon:g}'
-    say(f'{why} allows {allowed} of {num_rounds} rounds: the run ends there')
-    num_rounds = allowed
-  of_name = {str(client): client for client in clients}
-  get_data = lambda t, ids: [
-    tff_inprocess.Later(client_data, (t, of_name.get(str(i), str(i)))) for i in ids
-  ]
   table = tables.Table(metrics.MetricsTable(folder / metrics.NAME))
   watching = _observers(table, evaluate, rounds_per_evaluation, observers)
   running = tff_inprocess.within(seed=seed) if context is None else contexts.installed(context)
@@ -168,9 +169,11 @@ def train(
       max_rounds=num_rounds,
       process=processes.RoundProcess(process, aggregator, used),
       rounds=rounds,
-      client_data=get_data,
-      aggregator=aggregator,
+      client_data=_made_later(client_data, clients),
       claim=claim,
+      setting=dataclasses.replace(
+        setting, population=population.population, zeroing_norm=aggregator.zeroing_norm
+      ),
       delta=delta,
       max_epsilon=max_epsilon,
       units=units,
@@ -180,25 +183,14 @@ def train(
       machines=used.status,
     )
     if claim.arithmetic.kind == arithmetics.LATTICE:
-      say(
-        "the guarantee does not cover the lowest bits of releases, as the noise is in TFF's state: "
-        "give memory='engine', or call tff_inprocess.use() before the process is built"
-      )
-    fixed = processes.warning_of_fixed_weights(process)
-    if fixed is not None:
+      say(_LOWEST_BITS)
+    if (fixed := processes.warning_of_fixed_weights(process)) is not None:
       say(fixed)
     watching.begin(run)
     folder.mkdir(parents=True, exist_ok=True)
     last = loop.run(run, watching, published=table.num_rounds, recovered=table.restore)
     weights = run.process.weights(last.state)
-  run.trained = report.write(
-    run,
-    weights,
-    population=devices.population,
-    burnt=last.burnt,
-    history=table.history(),
-    setting=setting,
-  )
+  run.trained = report.write(run, weights, table.history())
   watching.end(run)
   return run.trained
 
@@ -222,56 +214,13 @@ def _shortened(names: Sequence[str]) -> tuple[str, ...]:
   return tuple(name[:200] for name in names[:1000])
 
 
-def _devices(
-  given: scenarios.Scenario | None,
-  aggregator: factories.CorrelatedNoiseFactory,
-  num_rounds: int,
-  clients: Sequence[str],
-  timer_rounds: int,
-  seed: int,
-  participation: registry.Participation | None,
-) -> scenarios.Scenario:
-  """Returns the population of a run: the given one, or clients that are always available."""
-  goal = aggregator.report_goal
-  if participation is not None and getattr(participation, 'num_rounds', 0) is not None:
-    raise ValueError(
-      f'participation must be without an end, got {messages.quoted(participation)}; a schema of'
-      ' num_rounds is that of timer_rounds or of a scenario'
-    )
-  if participation is not None and (given is not None or timer_rounds != 1):
-    raise ValueError('participation excludes timer_rounds and scenario: it is a meter of its own')
-  always: Any = {
-    'population': len(clients),
-    'report_goal': goal,
-    'seed': seed,
-    'availability': 'always',
-    'clients_per_round': goal,
-    'dropout': 0.0,
-  }
-  if given is not None:
-    if timer_rounds != 1:
-      raise ValueError('timer_rounds and scenario exclude each other: the scenario has a timer')
-    if given.report_goal != goal:
-      raise ValueError(
-        f'scenario has report_goal={given.report_goal}, and the aggregator has {goal}'
-      )
-    if given.population > len(clients):
-      raise ValueError(
-        f'scenario has population={given.population}, and there are {len(clients)} clients'
-      )
-    return given
-  if isinstance(participation, loss_budgets.LossBudget):
-    return scenarios.Scenario(loss_budget=participation, strategy=aggregator.strategy, **always)
-  if isinstance(participation, schemas.MinSep):
-    b, k = participation.min_sep, participation.max_participations
-    return scenarios.Scenario(timer_rounds=b, max_participations=k, **always)
-  needed = min(timer_rounds, num_rounds) * goal
-  if needed > len(clients):
-    raise ValueError(
-      f'timer_rounds={timer_rounds} with report_goal={goal} needs {needed}'
-      f' clients, got {len(clients)}'
-    )
-  return scenarios.Scenario(timer_rounds=min(timer_rounds, num_rounds), **always)
+def _made_later(
+  client_data: Callable[[int, str], Any], clients: Sequence[str]
+) -> Callable[[int, Any], list[tff_inprocess.Later]]:
+  """Returns the function of a round and its ids to clients' data, made where clients train."""
+  by_name = {str(client): client for client in clients}
+  later = lambda t, name: tff_inprocess.Later(client_data, (t, by_name.get(name, name)))
+  return lambda t, device_ids: [later(t, str(device_id)) for device_id in device_ids]
 
 
 def _check_strategy(path: pathlib.Path, strategy: base.Strategy) -> None:

@@ -31,6 +31,10 @@ class State(NamedTuple):
   aggregator: np.ndarray  # The next row of noise, and a seed.
 
 
+def named(cohort):
+  return cohort._replace(device_ids=DEVICES[cohort.device_ids])
+
+
 def noise(aggregator: np.ndarray) -> float:
   row, seed = aggregator
   return np.random.default_rng([row, seed]).normal()
@@ -94,9 +98,8 @@ def run(
     folder=folder,
     max_rounds=num_rounds,
     process=process or Process(),
-    rounds=lambda: cohorts.named(SIMULATION.rounds(), DEVICES),
+    rounds=lambda: map(named, SIMULATION.rounds()),
     client_data=lambda t, ids: [t + len(i) + int(i[-1]) / 10 + change for i in ids],
-    aggregator=None,
     claim=CLAIM,
     say=say or warnings.append,
   )

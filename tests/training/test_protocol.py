@@ -75,7 +75,6 @@ class Trainer:
         process=self._process,
         rounds=self._cohorts,
         client_data=lambda t, device_ids: self._pause(),
-        aggregator=None,
         claim=self._claim,
       )
       watching = observer.Observers([table, Released(self)])

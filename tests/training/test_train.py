@@ -79,7 +79,7 @@ def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):
   with pytest.raises(ValueError, match='another strategy'):
     dpftrl.train(names['process'], other, **arguments)
   with pytest.raises(ValueError, match='needs 60 clients, got 40'):
-    dpftrl.train(names['process'], other, **arguments, timer_rounds=8)
+    dpftrl.train(names['process'], names['aggregator'], **arguments, timer_rounds=8)
   arguments['folder'] = tmp_path / 'other'
   with pytest.raises(ValueError, match='must be built with the aggregator'):
     dpftrl.train(names['process'], other, **arguments)
