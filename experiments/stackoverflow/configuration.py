@@ -51,9 +51,15 @@ _DEFINE = {
 }
 
 
-def _flag(default: Any, text: str, choices: tuple[str, ...] = (), shown: bool = True) -> Any:
-  """Returns a field of Hparams that is a flag too, with its help text."""
-  metadata = {'help': text, 'choices': choices}
+def flag(
+  default: Any,
+  text: str,
+  choices: tuple[str, ...] = (),
+  shown: bool = True,
+  name: str | None = None,
+) -> Any:
+  """Returns a field that is a flag too, with its help text; its name is the flag's by default."""
+  metadata = {'help': text, 'choices': choices, 'name': name}
   return dataclasses.field(default=default, metadata=metadata, repr=shown)
 
 
@@ -61,128 +67,124 @@ def _flag(default: Any, text: str, choices: tuple[str, ...] = (), shown: bool = 
 class Hparams:
   """Hyperparameters of a run; field names are flag names."""
 
-  dataset: str = _flag(
+  dataset: str = flag(
     'docstrings',
     'Text to train on: docstrings, stackoverflow, synthetic, topics, or a path: a folder of .txt'
     " files, one a client, or a .csv, .jsonl, .parquet or LEAF's .json file.",
   )
-  client_column: str = _flag('client', "Column of the client's name, for a file.")
-  text_column: str = _flag(
+  client_column: str = flag('client', "Column of the client's name, for a file.")
+  text_column: str = flag(
     'text', 'Column or feature of the text, or of lists of token ids, for a file.'
   )
-  data_dir: str | None = _flag(None, 'Folder with stackoverflow.sqlite, for that data set.')
-  download: bool = _flag(False, 'Let TFF download StackOverflow where there is no file.')
-  cache_dir: str = _flag('.cache', 'Folder for prepared data.')
-  mechanism: str | None = _flag(
+  data_dir: str | None = flag(None, 'Folder with stackoverflow.sqlite, for that data set.')
+  download: bool = flag(False, 'Let TFF download StackOverflow where there is no file.')
+  cache_dir: str = flag('.cache', 'Folder for prepared data.')
+  mechanism: str | None = flag(
     None,
     'Family of the noise, optimised for the run (default: blt); --help lists all. Use'
     " instead of a file's --strategy.",
   )
-  strategy: str | None = _flag(
+  strategy: str | None = flag(
     None, 'Strategy file or catalogue name, such as blt-b400. Use instead of --mechanism.'
   )
-  noise_multiplier: float | None = _flag(
+  noise_multiplier: float | None = flag(
     None, 'std(Z) / clip_norm, for the strategy as stored; 0 trains without noise.'
   )
-  epsilon: float | None = _flag(
+  epsilon: float | None = flag(
     None,
     'ε at --delta to which the noise multiplier is calibrated, for the participation that'
     ' --timer_rounds enforces; use instead of --noise_multiplier.',
   )
-  noise_memory: str | None = _flag(
+  noise_memory: str | None = flag(
     None,
     "Where the noise is made: 'engine' by this process, with buffers in memory or in a file in"
     " checkpoints/ (the default); 'state' in TFF's state,"
     ' whose lowest bits the guarantee does not cover.',
     choices=('state', 'engine'),
   )
-  private_metrics: bool = _flag(
+  private_metrics: bool = flag(
     False, "Release clients' accuracy with noise, within ε, in place of exact training metrics."
   )
-  clip_norm: float = _flag(1.0, "L2 bound on a device's update.")
-  clip_quantile: float | None = _flag(
+  clip_norm: float = flag(1.0, "L2 bound on a device's update.")
+  clip_quantile: float | None = flag(
     None, 'Adaptive clipping: share of updates not to clip; --clip_norm is the first clip norm.'
   )
-  clip_rounds: int = _flag(100, 'Rounds after which an adaptive clip norm is kept.')
-  zeroing_norm: float | None = _flag(None, 'L∞ norm above which an update is dropped.')
-  report_goal: int = _flag(
-    None, 'Number of reports that a round needs; fixed divisor of their sum.'
-  )
-  clients_per_round: int | None = _flag(
+  clip_rounds: int = flag(100, 'Rounds after which an adaptive clip norm is kept.')
+  zeroing_norm: float | None = flag(None, 'L∞ norm above which an update is dropped.')
+  report_goal: int = flag(None, 'Number of reports that a round needs; fixed divisor of their sum.')
+  clients_per_round: int | None = flag(
     None, 'Number of devices invited to a round; report_goal of them are used.'
   )
-  dropout: float = _flag(0.0, 'Probability that an invited device drops out.')
-  population: int | None = _flag(
+  dropout: float = flag(0.0, 'Probability that an invited device drops out.')
+  population: int | None = flag(
     None, 'Number of devices, at most the training clients (default: all of them).'
   )
-  timer_rounds: int | None = _flag(None, "Minimum rounds between a device's participations.")
-  max_participations: int | None = _flag(
+  timer_rounds: int | None = flag(None, "Minimum rounds between a device's participations.")
+  max_participations: int | None = flag(
     None,
     'Rounds of a device ever, with --timer_rounds: the run is without an end, and --resume may name'
     ' more rounds. Needs a --strategy without an end, such as blt-b40-endless.',
   )
-  loss_budget: bool = _flag(
+  loss_budget: bool = flag(
     False, 'With --max_participations: admit by loss, up to that of so many rounds so far apart.'
   )
-  timer_hours: float | None = _flag(
+  timer_hours: float | None = flag(
     None,
     "Minimum simulated hours between a device's participations; use instead of --timer_rounds.",
   )
-  availability: str = _flag(
+  availability: str = flag(
     'always',
     'When devices are available: always, nightly, or as in a Parquet table of device, start, end.',
   )
-  num_rounds: int = _flag(None, 'Number of rounds; each uses one noise row.')
-  client_optimizer: str = _flag(
+  num_rounds: int = flag(None, 'Number of rounds; each uses one noise row.')
+  client_optimizer: str = flag(
     'sgd', 'Optimiser of the clients; sgdm has momentum 0.9.', choices=CLIENT_OPTIMIZERS
   )
-  client_learning_rate: float = _flag(1.0, "Learning rate of the clients' optimiser.")
-  server_optimizer: str = _flag(
+  client_learning_rate: float = flag(1.0, "Learning rate of the clients' optimiser.")
+  server_optimizer: str = flag(
     'sgdm',
     'Optimiser of the server. Strategies are optimised for sgdm; the guarantee holds for all.',
     choices=SERVER_OPTIMIZERS,
   )
-  server_learning_rate: float = _flag(1.0, "Learning rate of the server's optimiser.")
-  server_momentum: float = _flag(0.95, "Momentum of the server's SGD, or β₁ of Adam and Yogi.")
-  initial_weights: str | None = _flag(
+  server_learning_rate: float = flag(1.0, "Learning rate of the server's optimiser.")
+  server_momentum: float = flag(0.95, "Momentum of the server's SGD, or β₁ of Adam and Yogi.")
+  initial_weights: str | None = flag(
     None,
     'File with the weights to start from, such as model.npz of a run with the same network and'
     ' vocabulary. They must not come from the data of the devices.',
   )
-  public_epochs: int = _flag(
+  public_epochs: int = flag(
     0,
     "Passes over the data set's public text before the first round, in one place and without noise."
     ' The model that they give is the start; use instead of --initial_weights.',
   )
-  warmup_fraction: float = _flag(
+  warmup_fraction: float = flag(
     0.15, "Fraction of the rounds in which the server's learning rate rises."
   )
-  cooldown_fraction: float = _flag(
+  cooldown_fraction: float = flag(
     0.25, "Fraction of the rounds in which the server's learning rate falls."
   )
-  batch_size: int = _flag(16, "Number of sentences in a device's batch.")
-  client_epochs: int = _flag(1, "Number of passes over a device's sentences.")
-  max_sentences: int = _flag(256, 'Maximum number of sentences that a device uses in a round.')
-  model: str | None = _flag(
+  batch_size: int = flag(16, "Number of sentences in a device's batch.")
+  client_epochs: int = flag(1, "Number of passes over a device's sentences.")
+  max_sentences: int = flag(256, 'Maximum number of sentences that a device uses in a round.')
+  model: str | None = flag(
     None,
     "Network (default: the papers' lstm for stackoverflow, and the much quicker"
     ' log_bilinear for the others).',
     choices=('log_bilinear', 'lstm'),
   )
-  embedding: int | None = _flag(None, "Size of a word's embedding (default: that of the network).")
-  lstm_units: int | None = _flag(None, "Number of the LSTM's cells (default: 670, the papers').")
-  vocabulary_size: int | None = _flag(
-    None, 'Number of known words (default: that of the data set).'
-  )
-  rounds_per_evaluation: int = _flag(20, 'Number of rounds between two evaluations.')
-  delta: float = _flag(1e-06, 'δ at which ε is stated.')
-  max_epsilon: float | None = _flag(
+  embedding: int | None = flag(None, "Size of a word's embedding (default: that of the network).")
+  lstm_units: int | None = flag(None, "Number of the LSTM's cells (default: 670, the papers').")
+  vocabulary_size: int | None = flag(None, 'Number of known words (default: that of the data set).')
+  rounds_per_evaluation: int = flag(20, 'Number of rounds between two evaluations.')
+  delta: float = flag(1e-06, 'δ at which ε is stated.')
+  max_epsilon: float | None = flag(
     None,
     'Privacy budget of this folder, as two with the same devices spend more: the run ends before'
     ' the round that would pass this ε by the schema that --timer_rounds declares.',
   )
-  seed: int = _flag(0, 'Seed of data, cohorts and initial weights; not of the noise.')
-  noise_seed: int | None = _flag(
+  seed: int = flag(0, 'Seed of data, cohorts and initial weights; not of the noise.')
+  noise_seed: int | None = flag(
     None, 'Makes the noise reproducible, for tests: the run then has no guarantee.', shown=False
   )
 
@@ -288,9 +290,11 @@ class Hparams:
     durable.write_durably(folder / HPARAMS_NAME, text.encode(), private=True)
 
 
-def _define_flags(values: flags.FlagValues) -> None:
-  for name, kind in typing.get_type_hints(Hparams).items():
-    field = Hparams.__dataclass_fields__[name]
+def define_flags(cls: type, values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines a flag for each field of a class."""
+  kinds = typing.get_type_hints(cls)
+  for field in dataclasses.fields(cls):
+    name, kind = field.metadata['name'] or field.name, kinds[field.name]
     text, choices = field.metadata['help'], field.metadata['choices']
     if choices:
       flags.DEFINE_enum(name, field.default, list(choices), text, flag_values=values)
@@ -299,12 +303,18 @@ def _define_flags(values: flags.FlagValues) -> None:
       _DEFINE[plain](name, field.default, text, flag_values=values)
 
 
-_define_flags(flags.FLAGS)
+def parsed_flags(cls: type, values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
+  """Returns the value of each field's flag, by the field."""
+  fields = dataclasses.fields(cls)
+  return {field.name: values[field.metadata['name'] or field.name].value for field in fields}
+
+
+define_flags(Hparams)
 
 
 def from_flags(values: flags.FlagValues = flags.FLAGS) -> Hparams:
   """Returns the hyperparameters that parsed flags give."""
-  given = {field.name: values[field.name].value for field in dataclasses.fields(Hparams)}
+  given = parsed_flags(Hparams, values)
   noise = [name for name in NOISE_FLAGS if given[name] is not None]
   if len(noise) > 1:
     texts = ' and '.join(f'--{name}={given[name]}' for name in noise)
@@ -320,7 +330,7 @@ def from_arguments(arguments: Sequence[str]) -> Hparams:
     ValueError: for arguments that are no flags of a run, or have bad values.
   """
   values = flags.FlagValues()
-  _define_flags(values)
+  define_flags(Hparams, values)
   try:
     rest = values(['train', *flag_files.expand(arguments)])[1:]
   except flags.Error as error:

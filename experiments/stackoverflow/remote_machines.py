@@ -2,49 +2,69 @@
 
 import dataclasses
 
+from experiments.stackoverflow import configuration
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machines:
-  """Machines that compute a run; changing them does not change its result.
+  """Machines that compute a run, by flags; changing them does not change its result."""
 
-  Attributes:
-    address: host:port of the head of a Ray cluster that trains clients, or 'auto'; None to
-      train them in this process.
-    actors: number of processes that train clients there; 0 for as many as fit.
-    clients_per_actor: clients that such a process trains at the same time.
-    actor_cpus, actor_gpus: processors and GPUs of such a process.
-    noise_machines: processes of the cluster that make the noise; 0 to make it here.
-    insecure_network: whether a cluster of other machines may do without token and TLS.
-    concurrent_clients: clients that train here at the same time; 0 for as many as processors and
-      memory allow. Each takes several times the model's memory.
-  """
-
-  address: str | None = None
-  actors: int = 0
-  clients_per_actor: int = 1
-  actor_cpus: float = 1.0
-  actor_gpus: float = 0.0
-  noise_machines: int = 0
-  insecure_network: bool = False
-  concurrent_clients: int = 0
+  address: str | None = configuration.flag(
+    None,
+    "host:port of the head of a Ray cluster that trains the clients, or 'auto' for the one that"
+    ' RAY_ADDRESS names or that runs on this machine. Without it, they train in this process.',
+    name='machines',
+  )
+  actors: int = configuration.flag(
+    0, 'Processes of --machines that train clients; 0 for as many as it has room for.'
+  )
+  clients_per_actor: int = configuration.flag(
+    1, 'Clients that a process of --machines trains at the same time.'
+  )
+  actor_cpus: float = configuration.flag(
+    1.0, 'Processors of a process of --machines; may be a fraction.'
+  )
+  actor_gpus: float = configuration.flag(
+    0.0, 'GPUs of a process of --machines; may be a fraction, such as 0.25.'
+  )
+  noise_machines: int = configuration.flag(
+    0,
+    'Processes of --machines that make the noise, each a slice of every row, for buffers that do'
+    ' not fit into one machine; they see its seed. 0 makes it in this process.',
+  )
+  insecure_network: bool = configuration.flag(
+    False,
+    'Accept --machines on a network without token and TLS: whoever reaches its ports can run'
+    ' programs there, so the network must be private.',
+  )
+  max_concurrent_clients: int = configuration.flag(
+    0,
+    'Clients trained at the same time in this process, each of which takes several times the'
+    " model's memory; 0 for as many as processors and memory allow.",
+  )
 
   def __post_init__(self):
-    for flag, value, least in (
-      ('actors', self.actors, 0),
-      ('clients_per_actor', self.clients_per_actor, 1),
-      ('actor_cpus', self.actor_cpus, 0),
-      ('actor_gpus', self.actor_gpus, 0),
-      ('noise_machines', self.noise_machines, 0),
-      ('max_concurrent_clients', self.concurrent_clients, 0),
+    for name in (
+      *('actors', 'clients_per_actor', 'actor_cpus', 'actor_gpus'),
+      *('noise_machines', 'max_concurrent_clients'),
     ):
+      value, least = getattr(self, name), int(name == 'clients_per_actor')
       if not least <= value < float('inf'):
-        raise ValueError(f'--{flag}={value} must be at least {least}')
+        raise ValueError(f'--{name}={value} must be at least {least}')
     if self.address is None:
       for field in dataclasses.fields(self):
-        if field.name not in ('address', 'concurrent_clients'):
+        if field.name not in ('address', 'max_concurrent_clients'):
           if getattr(self, field.name) != field.default:
             raise ValueError(f'--{field.name} is for the Ray cluster that --machines names')
-    elif self.concurrent_clients:
+    elif self.max_concurrent_clients:
       raise ValueError(
         '--max_concurrent_clients is for this process; with --machines give --clients_per_actor'
       )
+
+
+configuration.define_flags(Machines)
+
+
+def from_flags() -> Machines:
+  """Returns the machines that parsed flags give."""
+  return Machines(**configuration.parsed_flags(Machines))

@@ -1,121 +1,131 @@
 """The plot and summary of a finished run, beside the trainer's report."""
 
-import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets
 from fl_dpftrl import metrics
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import ledger_format
-from fl_dpftrl.reports import settings
 from fl_dpftrl.text import messages, roundings
 
 _LONGEST = 1000  # characters of a line
 
 
-def setting(
-  hparams: configuration.Hparams, dataset: datasets.Dataset, family: str
-) -> settings.Setting:
-  """Returns what the report of a run says beyond its log."""
-  return settings.Setting(
-    dataset=f'{hparams.dataset}: {dataset.licence}',
-    unit=dataset.unit,
-    strategy=hparams.strategy or f'{family}, optimised',
-  )
+def write(
+  trained: dpftrl.Trained,
+  flags: Mapping[str, Any],
+  dataset: datasets.Dataset,
+  *,
+  test: Mapping[str, float],
+  start_accuracy: float | None,
+  compare_with: pathlib.Path | None,
+  figures: str,
+) -> str:
+  """Writes the plot and summary.json of a run; returns a summary for people.
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Outcome:
-  """A finished run, as its plot and summary show it.
-
-  Attributes:
+  Args:
+    trained: what the trainer returned.
+    flags: flags of the run, as hparams.json has them.
+    dataset: data of the run.
+    test: metrics of the model on test data.
     start_accuracy: test accuracy before the first round; None for random weights.
     compare_with: folder of the same run without noise; None if it is not known.
     figures: kind of the plot.
   """
-
-  trained: dpftrl.Trained
-  hparams: configuration.Hparams
-  dataset: datasets.Dataset
-  test: Mapping[str, float]
-  start_accuracy: float | None
-  compare_with: pathlib.Path | None
-  figures: str = 'png'
-
-
-def write(outcome: Outcome) -> str:
-  """Writes the plot and summary.json of a run; returns a summary for people."""
   from fl_dpftrl import style  # Loads matplotlib.
 
-  trained, hparams, dataset = outcome.trained, outcome.hparams, outcome.dataset
+  without_noise = accuracy_without_noise(flags, compare_with)
   compared = {
-    'without noise': _without_noise(outcome),
-    'public start' if hparams.public_epochs else 'start': outcome.start_accuracy,
+    'without noise': without_noise,
+    'public start' if flags['public_epochs'] else 'start': start_accuracy,
     style.plain(f'always "{dataset.unigram_word}"'): dataset.unigram_accuracy,
   }
+  plot = trained.folder / f'accuracy.{figures}'
   trained.plot(
-    trained.folder / f'accuracy.{outcome.figures}',
+    plot,
     label='next-word accuracy',
-    test_accuracy=outcome.test['accuracy'],
+    test_accuracy=test['accuracy'],
     others={name: found for name, found in compared.items() if isinstance(found, float)},
   )
+  lines = _accuracies(trained, flags, dataset, test['accuracy'], start_accuracy, without_noise)
+  if (diverged := trained.diverged_since(test)) is not None:
+    words = f'measurements are not finite from round {diverged} on; smaller learning rates may do.'
+    lines.insert(0, ('THE RUN DIVERGED', f'{words} The guarantee below holds all the same'))
+  lines += [*_proof(trained), ('Plot', str(plot))]
+  lines += [
+    ('Participation log', str(trained.folder / ledger_format.NAME)),
+    ('Every round', str(trained.folder / metrics.NAME)),
+    ('Check it', trained.setting.command),
+  ]
   content = {
-    **hparams.to_json(),
-    **trained.summary(outcome.test),
+    **flags,
+    **trained.summary(test),
     'dataset_digest': dataset.digest or None,
-    'start_accuracy': outcome.start_accuracy,
+    'start_accuracy': start_accuracy,
     'unigram_accuracy': dataset.unigram_accuracy,
   }
   text = json.dumps(content, indent=2, allow_nan=False, default=str)
   durable.write_durably(
     trained.folder / configuration.SUMMARY_NAME, (text + '\n').encode(), private=True
   )
-  return _summary(outcome)
+  width = max(len(name) for name, _ in lines) + 2
+  return '\n'.join(
+    f'{name:<{width}}{messages.one_line(text, limit=_LONGEST)}' for name, text in lines
+  )
 
 
-def _summary(outcome: Outcome) -> str:
-  hparams, trained = outcome.hparams, outcome.trained
-  statement, setting, folder = trained.statement, trained.setting, trained.folder
-  worst = statement.worst_case
+def _accuracies(
+  trained: dpftrl.Trained,
+  flags: Mapping[str, Any],
+  dataset: datasets.Dataset,
+  accuracy: float,
+  start_accuracy: float | None,
+  without_noise: float | str,
+) -> list[tuple[str, str]]:
+  """Returns lines on the model's accuracy, and what it is compared with."""
   percent = lambda accuracy: f'{100 * accuracy:.2f} %'
+  unigram = f'{percent(dataset.unigram_accuracy)}, always saying "{dataset.unigram_word}"'
   lines = [
-    (f'Next-word accuracy, test ({hparams.dataset})', percent(outcome.test['accuracy'])),
-    (
-      '  unigram baseline',
-      f'{percent(outcome.dataset.unigram_accuracy)}, always saying'
-      f' "{outcome.dataset.unigram_word}"',
-    ),
+    (f'Next-word accuracy, test ({flags["dataset"]})', percent(accuracy)),
+    ('  unigram baseline', unigram),
   ]
-  if outcome.start_accuracy is not None:
-    whence = 'only public text' if hparams.public_epochs else hparams.initial_weights
-    lines.append(('  before the first round', f'{percent(outcome.start_accuracy)}, {whence}'))
-  if hparams.private_metrics:
+  if start_accuracy is not None:
+    whence = 'only public text' if flags['public_epochs'] else flags['initial_weights']
+    lines.append(('  before the first round', f'{percent(start_accuracy)}, {whence}'))
+  if flags['private_metrics']:
     mean = trained.metrics()['accuracy']
     margin = f'± {196 * mean.stddev:.2f}, released with noise, within ε'
     lines.append(('  of clients as they trained', f'{100 * mean.value:.2f} % {margin}'))
-  diverged = trained.diverged_since(outcome.test)
-  if diverged is not None:
-    lines.insert(
-      0,
-      (
-        'THE RUN DIVERGED',
-        f'measurements are not finite from round {diverged} on; smaller learning'
-        ' rates may do. The guarantee below holds all the same',
-      ),
-    )
-  if outcome.dataset.best_accuracy is not None:
-    lines.append(('  best possible', percent(outcome.dataset.best_accuracy)))
-  if hparams.noise_multiplier:
-    lines.append(('  the same run without noise', _cost_of_noise(outcome)))
-  lines += [
+  if dataset.best_accuracy is not None:
+    lines.append(('  best possible', percent(dataset.best_accuracy)))
+  if flags['noise_multiplier']:
+    text = without_noise
+    if not isinstance(text, str):
+      # Of the figures as they are shown, so that they add up.
+      without, own = round(100 * without_noise, 2), round(100 * accuracy, 2)
+      text = f'{without:.2f} %: the noise cost {without - own:.2f} points'
+    lines.append(('  the same run without noise', text))
+  return lines
+
+
+def _proof(trained: dpftrl.Trained) -> list[tuple[str, str]]:
+  """Returns lines on the model, the noise, and what the log proves."""
+  statement, worst = trained.statement, trained.statement.worst_case
+  claim, kind = statement.runs[0].claim, worst.sensitivity_kind.replace('_', ' ')
+  guarantee = f'none: {trained.void_reason}'
+  if trained.void_reason is None:
+    rho = roundings.up(statement.headline.guarantee.rho)
+    guarantee = f'ρ = {rho}, {statement.quoted} (zero-out adjacency)'
+  lines = [
     ('Model', f'{trained.num_parameters:,} parameters'),
     (
       'Participation, from the log',
       f'{statement.num_participations:,} times, by'
-      f' {statement.num_devices:,} of {setting.population:,} devices',
+      f' {statement.num_devices:,} of {trained.setting.population:,} devices',
     ),
     (
       '  rounds n, most per device k, min-sep b',
@@ -123,64 +133,32 @@ def _summary(outcome: Outcome) -> str:
     ),
     (
       'Noise',
-      f'{statement.runs[0].claim.strategy.family}, noise multiplier σ ='
-      f' {roundings.up(hparams.noise_multiplier)}, sensitivity'
-      f' {roundings.up(worst.sensitivity)}'
-      f' ({worst.sensitivity_kind.replace("_", " ")})',
+      f'{claim.strategy.family}, noise multiplier σ = {roundings.up(claim.noise_multiplier)},'
+      f' sensitivity {roundings.up(worst.sensitivity)} ({kind})',
     ),
-    ('Guarantee of this run', _guarantee(outcome)),
+    ('Guarantee of this run', guarantee),
   ]
-  if setting.burnt_rounds:
-    lines.append(('  burnt rounds, counted', ', '.join(str(r) for r in setting.burnt_rounds)))
-  for name, what in (
-    ('privacy.html', 'Report'),
-    ('privacy.json', '  its figures'),
-    (f'accuracy.{outcome.figures}', 'Plot'),
-    (ledger_format.NAME, 'Participation log'),
-    (metrics.NAME, 'Every round'),
-  ):
-    lines.append((what, str(folder / name)))
-  lines.append(('Check it', setting.command))
-  width = max(len(name) for name, _ in lines) + 2
-  return '\n'.join(
-    f'{name:<{width}}{messages.one_line(text, limit=_LONGEST)}' for name, text in lines
-  )
+  if trained.setting.burnt_rounds:
+    lines.append(('  burnt rounds, counted', ', '.join(map(str, trained.setting.burnt_rounds))))
+  for name, what in (('privacy.html', 'Report'), ('privacy.json', '  its figures')):
+    lines.append((what, str(trained.folder / name)))
+  return lines
 
 
-def _guarantee(outcome: Outcome) -> str:
-  reason, statement = outcome.trained.void_reason, outcome.trained.statement
-  if reason is not None:
-    return f'none: {reason}'
-  rho = roundings.up(statement.headline.guarantee.rho)
-  return f'ρ = {rho}, {statement.quoted} (zero-out adjacency)'
-
-
-def _cost_of_noise(outcome: Outcome) -> str:
-  other = _without_noise(outcome)
-  if isinstance(other, str):
-    return other
-  # Of the figures as they are shown, so that they add up.
-  without, own = round(100 * other, 2), round(100 * outcome.test['accuracy'], 2)
-  return f'{without:.2f} %: the noise cost {without - own:.2f} points'
-
-
-def _without_noise(outcome: Outcome) -> float | str:
-  """Test accuracy of the run that differs only in its noise, or why not."""
-  folder = outcome.compare_with
+def accuracy_without_noise(flags: Mapping[str, Any], folder: pathlib.Path | None) -> float | str:
+  """Returns the test accuracy of the run that differs only in its noise, or why not."""
   if folder is None:
     return 'not known; name its folder with --compare_with'
   try:
     other = dict(json_files.read(folder / configuration.HPARAMS_NAME))
-    accuracy = float(json_files.read(folder / configuration.SUMMARY_NAME)['test']['accuracy'])
+    accuracy = json_files.read(folder / configuration.SUMMARY_NAME)['test']['accuracy']
+    accuracy = accuracy if accuracy is None else float(accuracy)
   except (OSError, ValueError, KeyError, TypeError):
     return f'not known; no finished run in {folder}'
   if accuracy is None:
     return f'not known; the run in {folder} diverged'
-  own = outcome.hparams.to_json()
-  noise = ('noise_multiplier', 'epsilon', 'mechanism', 'strategy', 'zeroing_norm')
-  differing = [
-    key for key in own if key not in (*noise, 'noise_seed') and own[key] != other.get(key)
-  ]
+  noise = ('noise_multiplier', 'epsilon', 'mechanism', 'strategy', 'zeroing_norm', 'noise_seed')
+  differing = [name for name in flags if name not in noise and flags[name] != other.get(name)]
   if differing or other.get('noise_multiplier'):
     return f'not known; {folder} differs in {", ".join(differing) or "noise"}'
   return accuracy

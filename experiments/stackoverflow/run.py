@@ -8,13 +8,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets, interrupts, remote_machines
 from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import accountant, loss_budgets
-from fl_dpftrl.simulation import scenarios
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
@@ -82,7 +80,7 @@ def _training() -> types.ModuleType:
   return training
 
 
-def scenario(hparams: configuration.Hparams, num_clients: int) -> scenarios.Scenario:
+def scenario(hparams: configuration.Hparams, num_clients: int) -> dpftrl.Scenario:
   """Returns the devices, of which number i has the data of client i, and their rounds."""
   num_devices = num_clients
   if hparams.population is not None:
@@ -112,7 +110,7 @@ def scenario(hparams: configuration.Hparams, num_clients: int) -> scenarios.Scen
   }
   if hparams.loss_budget:
     timer = {'loss_budget': enforced(hparams), 'strategy': hparams.strategy}
-  described = scenarios.Scenario(
+  described = dpftrl.Scenario(
     population=num_devices,
     report_goal=hparams.report_goal,
     timer_hours=hparams.timer_hours,
@@ -130,27 +128,34 @@ def scenario(hparams: configuration.Hparams, num_clients: int) -> scenarios.Scen
 def strategy(
   hparams: configuration.Hparams,
   folder: pathlib.Path,
-  schema: schemas.MinSep | None,
+  schema: dpftrl.MinSep | None,
   say: Callable[[str], None],
-) -> base.Strategy:
+) -> dpftrl.Strategy:
   """Returns the run's strategy: that of the run in the folder, if there is one."""
   path = folder / files.NAME
   if path.exists():
-    return files.load_strategy(path)
+    return dpftrl.load_strategy(path)
   if hparams.strategy is not None:
-    chosen = files.load_strategy(hparams.strategy)
+    chosen = dpftrl.load_strategy(hparams.strategy)
     if hparams.mechanism not in (None, chosen.family):
       raise ValueError(
         f'--mechanism={hparams.mechanism} but --strategy={hparams.strategy} is'
         f' of the family {chosen.family}; leave one of the two out'
       )
     base.check_num_rounds(chosen, hparams.num_rounds)
-  elif schema is not None:
-    chosen = _optimised(hparams.mechanism or _MECHANISM, schema, say)
-  return chosen
+    return chosen
+  mechanism = hparams.mechanism or _MECHANISM
+  registry.check_family(mechanism)
+  if mechanism not in registry.OPTIMIZERS:
+    raise ValueError(
+      f'--mechanism={mechanism} is unknown; known are {", ".join(registry.OPTIMIZERS)}'
+    )
+  if mechanism not in files.parameter_free():
+    say(f'optimising {mechanism} for {schema.num_rounds} rounds with min-sep {schema.min_sep}')
+  return dpftrl.optimize(mechanism, schema, objective=_OBJECTIVE)
 
 
-def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configuration.Hparams:
+def calibrated(hparams: configuration.Hparams, chosen: dpftrl.Strategy) -> configuration.Hparams:
   """Returns the flags with the noise multiplier that a target ε asks for.
 
   The noise is calibrated for the participation that the timers enforce. A noise multiplier that
@@ -159,7 +164,7 @@ def calibrated(hparams: configuration.Hparams, chosen: base.Strategy) -> configu
   if hparams.noise_multiplier is not None:
     return hparams
   participation, size = enforced(hparams), arithmetics.MANY_COORDINATES
-  guarantee = accountant.calibrate(
+  guarantee = dpftrl.calibrate(
     chosen, participation, epsilon=hparams.epsilon, delta=hparams.delta, num_coordinates=size
   )
   return dataclasses.replace(hparams, noise_multiplier=guarantee.noise_multiplier)
@@ -169,18 +174,7 @@ def enforced(hparams: configuration.Hparams) -> Any:
   """Returns the participation that timers in rounds, meters, or none, enforce."""
   min_sep, most = min(hparams.timer_rounds or 1, hparams.num_rounds), hparams.max_participations
   if hparams.loss_budget:
-    return loss_budgets.LossBudget(max_participations=most, min_sep=hparams.timer_rounds)
+    return dpftrl.LossBudget(max_participations=most, min_sep=hparams.timer_rounds)
   if most is not None:
-    return schemas.MinSep(None, hparams.timer_rounds, most)
-  return schemas.MinSep(num_rounds=hparams.num_rounds, min_sep=min_sep)
-
-
-def _optimised(mechanism: str, schema: schemas.MinSep, say: Callable[[str], None]) -> base.Strategy:
-  registry.check_family(mechanism)
-  if mechanism not in registry.OPTIMIZERS:
-    raise ValueError(
-      f'--mechanism={mechanism} is unknown; known are {", ".join(registry.OPTIMIZERS)}'
-    )
-  if mechanism not in files.parameter_free():
-    say(f'optimising {mechanism} for {schema.num_rounds} rounds with min-sep {schema.min_sep}')
-  return registry.optimize(mechanism, schema, objective=_OBJECTIVE)
+    return dpftrl.MinSep(None, hparams.timer_rounds, most)
+  return dpftrl.MinSep(num_rounds=hparams.num_rounds, min_sep=min_sep)

@@ -51,41 +51,6 @@ _COMPARE_WITH = flags.DEFINE_string(
 _FIGURES = flags.DEFINE_enum(
   'figures', 'png', ['png', 'svg', 'pdf'], 'Kind of the plot of accuracy.'
 )
-_MACHINES = flags.DEFINE_string(
-  'machines',
-  None,
-  "host:port of the head of a Ray cluster that trains the clients, or 'auto' for the one that"
-  ' RAY_ADDRESS names or that runs on this machine. Without it, they train in this process.',
-)
-_ACTORS = flags.DEFINE_integer(
-  'actors', 0, 'Processes of --machines that train clients; 0 for as many as it has room for.'
-)
-_CLIENTS_PER_ACTOR = flags.DEFINE_integer(
-  'clients_per_actor', 1, 'Clients that a process of --machines trains at the same time.'
-)
-_ACTOR_CPUS = flags.DEFINE_float(
-  'actor_cpus', 1.0, 'Processors of a process of --machines; may be a fraction.'
-)
-_ACTOR_GPUS = flags.DEFINE_float(
-  'actor_gpus', 0.0, 'GPUs of a process of --machines; may be a fraction, such as 0.25.'
-)
-_NOISE_MACHINES = flags.DEFINE_integer(
-  'noise_machines',
-  0,
-  'Processes of --machines that make the noise, each a slice of every row, for buffers that do not'
-  ' fit into one machine; they see its seed. 0 makes it in this process.',
-)
-_INSECURE_NETWORK = flags.DEFINE_bool(
-  'insecure_network',
-  False,
-  'Accept --machines on a network without token and TLS: whoever reaches its ports can run'
-  ' programs there, so the network must be private.',
-)
-_MAX_CONCURRENT_CLIENTS = flags.DEFINE_integer(
-  'max_concurrent_clients',
-  0,
-  'Clients trained at the same time in this process; 0 for as many as processors and memory allow.',
-)
 
 
 def main(argv: list[str]) -> None:
@@ -95,7 +60,7 @@ def main(argv: list[str]) -> None:
     if not _OUTPUT_DIR.value:
       raise ValueError('--output_dir is missing: name a folder for the run')
     hparams = configuration.from_flags()
-    machines = _machines()
+    machines = remote_machines.from_flags()
     folder = paths.local(_OUTPUT_DIR.value)
     _check_folder(folder, hparams)
     # Registers its own plug-ins with much ado; real trouble is raised.
@@ -180,19 +145,6 @@ def _own_temporary_folder(folder: pathlib.Path, is_ours: Callable[[], bool]) -> 
 def _fail(error: Exception, status: int = 2) -> NoReturn:
   sys.stderr.write(messages.one_line(f'train: {error}') + '\n')
   sys.exit(status)
-
-
-def _machines() -> remote_machines.Machines:
-  return remote_machines.Machines(
-    address=_MACHINES.value,
-    actors=_ACTORS.value,
-    clients_per_actor=_CLIENTS_PER_ACTOR.value,
-    actor_cpus=_ACTOR_CPUS.value,
-    actor_gpus=_ACTOR_GPUS.value,
-    noise_machines=_NOISE_MACHINES.value,
-    insecure_network=_INSECURE_NETWORK.value,
-    concurrent_clients=_MAX_CONCURRENT_CLIENTS.value,
-  )
 
 
 def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> configuration.Hparams:

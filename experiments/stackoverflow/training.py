@@ -5,6 +5,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,14 +18,13 @@ from experiments.stackoverflow import (
   datasets,
   interrupts,
   networks,
-  public_start,
   remote_machines,
   report,
   training_model,
 )
-from fl_dpftrl import adaptive_clipping, workloads
-from fl_dpftrl.families import base
-from fl_dpftrl.simulation import cohorts, scenarios
+from fl_dpftrl import workloads
+from fl_dpftrl.reports import settings
+from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.training import loop, processes
 from tff_inprocess import memory
 
@@ -42,8 +42,8 @@ def train(
   folder: pathlib.Path,
   *,
   dataset: datasets.Dataset,
-  scenario: scenarios.Scenario,
-  strategy: base.Strategy,
+  scenario: dpftrl.Scenario,
+  strategy: dpftrl.Strategy,
   machines: remote_machines.Machines,
   compare_with: pathlib.Path | None,
   figures: str,
@@ -51,14 +51,19 @@ def train(
   say: Callable[[str], None],
 ) -> None:
   """Trains and reports a run, whose flags fit its data."""
-  network = networks.chosen(hparams, dataset.vocabulary.size)
-  size = networks.num_parameters(network)
+  network, start = networks.chosen(hparams, dataset.vocabulary.size), None
+  if hparams.initial_weights is not None:
+    start = networks.read_weights(hparams.initial_weights, network, flag='initial_weights')
   if machines.address is None:
-    _share_processors(4 * size, machines)
+    _share_processors(4 * networks.num_parameters(network), machines)
   factory = aggregator(hparams, strategy, folder, machines)
   # A round that nobody saw is repeated after a crash, and must be the same.
   tf.config.experimental.enable_op_determinism()
-  start = _start(hparams, dataset, network, say)
+  if hparams.public_epochs:
+    say(f'learning a start from {len(dataset.public):,} sentences of public text')
+    start = training_model.learnt_from_public_text(
+      network, dataset, epochs=hparams.public_epochs, seed=hparams.seed
+    )
   interrupt.check()
   process = learning_process(hparams, dataset, network, factory, start)
   interrupt.check()
@@ -94,7 +99,11 @@ def train(
         dpftrl.observers.TensorBoard(hparams.to_json()),
         dpftrl.observers.ProgressLine(hparams.rounds_per_evaluation, stream=sys.stderr),
       ],
-      setting=report.setting(hparams, dataset, strategy.family),
+      setting=settings.Setting(
+        dataset=f'{hparams.dataset}: {dataset.licence}',
+        unit=dataset.unit,
+        strategy=hparams.strategy or f'{strategy.family}, optimised',
+      ),
       context=context,
       say=say,
     )
@@ -103,15 +112,13 @@ def train(
   interrupt.check()
   print(
     report.write(
-      report.Outcome(
-        trained=trained,
-        hparams=hparams,
-        dataset=dataset,
-        test=test,
-        start_accuracy=start_accuracy,
-        compare_with=compare_with,
-        figures=figures,
-      )
+      trained,
+      hparams.to_json(),
+      dataset,
+      test=test,
+      start_accuracy=start_accuracy,
+      compare_with=compare_with,
+      figures=figures,
     )
   )
 
@@ -142,48 +149,31 @@ class Flags(dpftrl.observers.Observer):
 
 def aggregator(
   hparams: configuration.Hparams,
-  strategy: base.Strategy,
+  strategy: dpftrl.Strategy,
   folder: pathlib.Path,
-  machines: remote_machines.Machines = remote_machines.Machines(),
+  machines: remote_machines.Machines,
 ) -> dpftrl.CorrelatedNoiseFactory:
   """Returns the run's aggregator, with its noise made by this process or in TFF's state."""
-  rows_folder = folder / loop.CHECKPOINTS_NAME / ROWS_NAME
-  if hparams.noise_memory == 'state':
-    if machines.noise_machines:
-      raise ValueError('--noise_machines is for noise outside TFF: give --noise_memory=engine too')
-    kept = {'memory': 'state'}
-  else:
-    kept = {
-      'memory': 'engine',
-      'noise_folder': rows_folder,
-      'noise_machines': machines.noise_machines or None,
-    }
+  if hparams.noise_memory == 'state' and machines.noise_machines:
+    raise ValueError('--noise_machines is for noise outside TFF: give --noise_memory=engine too')
+  clip_norm: Any = hparams.clip_norm
+  if hparams.clip_quantile is not None:
+    clip_norm = dpftrl.AdaptiveClipping(
+      clip_norm, target_quantile=hparams.clip_quantile, rounds=hparams.clip_rounds
+    )
   return dpftrl.CorrelatedNoiseFactory(
     strategy,
     noise_multiplier=hparams.noise_multiplier,
-    clip_norm=_clip_norm(hparams),
+    clip_norm=clip_norm,
     report_goal=hparams.report_goal,
     zeroing_norm=hparams.zeroing_norm,
     metrics={'accuracy': 1.0} if hparams.private_metrics else None,
     metrics_stddev=(hparams.private_metrics and _METRICS_RATIO * hparams.noise_multiplier) or None,
     noise_seed=hparams.noise_seed,
-    **kept,
+    memory=hparams.noise_memory or 'engine',
+    noise_folder=folder / loop.CHECKPOINTS_NAME / ROWS_NAME,
+    noise_machines=machines.noise_machines or None,
   )
-
-
-def _start(
-  hparams: configuration.Hparams,
-  dataset: datasets.Dataset,
-  network: networks.Network,
-  say: Callable[[str], None],
-) -> tuple[np.ndarray, ...] | None:
-  """Returns the weights that a run starts from; None for those of its seed."""
-  if hparams.initial_weights is not None:
-    return networks.read_weights(hparams.initial_weights, network, flag='initial_weights')
-  if not hparams.public_epochs:
-    return None
-  say(f'learning a start from {len(dataset.public):,} sentences of public text')
-  return public_start.weights(network, dataset, epochs=hparams.public_epochs, seed=hparams.seed)
 
 
 def learning_process(
@@ -257,7 +247,7 @@ def _share_processors(model_bytes: int, machines: remote_machines.Machines) -> N
   """
   if 'TF_NUM_INTRAOP_THREADS' in os.environ:
     return
-  clients = memory.concurrent_clients(model_bytes, machines.concurrent_clients or None)
+  clients = memory.concurrent_clients(model_bytes, machines.max_concurrent_clients or None)
   share = max(1, len(os.sched_getaffinity(0)) // clients)
   # TensorFlow refuses where it has begun, in a program that trains more than once.
   with contextlib.suppress(RuntimeError):
@@ -270,7 +260,7 @@ def _runtime(
 ) -> Iterator[tff_inprocess.InProcessContext]:
   """Makes this process, or a cluster, run TFF's computations within the block."""
   if machines.address is None:
-    at_most, gpus = machines.concurrent_clients or None, tf.config.list_physical_devices('GPU')
+    at_most, gpus = machines.max_concurrent_clients or None, tf.config.list_physical_devices('GPU')
     say(f'clients train in this process, on {f"{len(gpus)} GPUs" if gpus else "its processors"}')
     with tff_inprocess.within(seed=seed, max_concurrent_clients=at_most) as context:
       yield context
@@ -295,12 +285,3 @@ def _runtime(
       raise ValueError(f'--machines={machines.address}: {error}') from error
     say(f'clients train on actors, each with cpus={actors.cpus:g} and gpus={actors.gpus:g}')
     yield context
-
-
-def _clip_norm(hparams: configuration.Hparams) -> float | adaptive_clipping.AdaptiveClipping:
-  """Returns the run's clip norm, or the rule that it follows."""
-  if hparams.clip_quantile is None:
-    return hparams.clip_norm
-  return adaptive_clipping.AdaptiveClipping(
-    hparams.clip_norm, target_quantile=hparams.clip_quantile, rounds=hparams.clip_rounds
-  )

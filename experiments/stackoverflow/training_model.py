@@ -11,10 +11,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.stackoverflow import networks
-from experiments.stackoverflow.datasets import vocabularies
+from experiments.stackoverflow.datasets import federated_text, vocabularies
 from tff_inprocess import memory
 
 _EVALUATION_BATCH = 64
+_PUBLIC_BATCH, _PUBLIC_RATE = 64, 3e-3
 
 
 def token_losses(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -176,3 +177,33 @@ def evaluate(
   for name, mask in vocabulary.masks(targets).items():
     result[name] = float(hits[mask].mean())
   return result
+
+
+def learnt_from_public_text(
+  network: networks.Network, dataset: federated_text.Dataset, *, epochs: int, seed: int
+) -> tuple[np.ndarray, ...]:
+  """Returns the weights that Adam learns from public text: the same for the same arguments."""
+  rows = dataset.public
+  batch = min(_PUBLIC_BATCH, len(rows))
+  num_steps = epochs * (len(rows) // batch)
+  optimizer = tff.learning.optimizers.schedule_learning_rate(
+    tff.learning.optimizers.build_adam(_PUBLIC_RATE),
+    lambda step: _PUBLIC_RATE * (1.0 - tf.cast(step, tf.float32) / num_steps),
+  )
+
+  @tf.function(autograph=False)
+  def step(state, values, rows):
+    with tf.GradientTape() as tape:
+      tape.watch(values)
+      logits = network.logits(values, rows[:, :-1])
+      loss = masked_loss(logits, rows[:, 1:], dataset.vocabulary.pad)
+    return optimizer.next(state, values, tape.gradient(loss, values))
+
+  values = tuple(tf.constant(weight) for weight in network.initial_weights(seed))
+  state = tf.nest.map_structure(tf.convert_to_tensor, optimizer.initialize(values))
+  generator = np.random.default_rng(seed)
+  for _ in range(epochs):
+    order = generator.permutation(len(rows))
+    for start in range(0, len(rows) - batch + 1, batch):
+      state, values = step(state, values, tf.constant(rows[order[start : start + batch]]))
+  return tuple(value.numpy() for value in values)

@@ -5,14 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments.stackoverflow import (
-  configuration,
-  datasets,
-  networks,
-  public_start,
-  run,
-  training_model,
-)
+from experiments.stackoverflow import configuration, datasets, networks, run, training_model
 
 pytestmark = pytest.mark.tff
 
@@ -23,7 +16,8 @@ def test_it_learns_the_same_for_the_same_seed():
   data = dataclasses.replace(data, public=public)
   network = networks.LogBilinear(num_tokens=data.vocabulary.size, embedding=8)
   first, again, other = (
-    public_start.weights(network, data, epochs=10, seed=seed) for seed in (3, 3, 4)
+    training_model.learnt_from_public_text(network, data, epochs=10, seed=seed)
+    for seed in (3, 3, 4)
   )
   accuracy = training_model.evaluate(network, first, data.test, data.vocabulary)['accuracy']
   assert accuracy > data.unigram_accuracy + 0.05

@@ -3,7 +3,6 @@
 import json
 import pathlib
 import shutil
-import types
 
 import pytest
 
@@ -36,8 +35,8 @@ def test_a_diverged_run_ends_and_says_so(tmp_path):
   summary = json.loads((folder / 'summary.json').read_text(), parse_constant=pytest.fail)
   assert summary['test']['loss'] is None
   assert summary['diverged_since_round'] is not None
-  outcome = types.SimpleNamespace(compare_with=folder, hparams=evaluate.read_hparams(folder))
-  assert report._cost_of_noise(outcome) == f'not known; {folder} differs in noise'
+  flags = evaluate.read_hparams(folder).to_json()
+  assert report.accuracy_without_noise(flags, folder) == f'not known; {folder} differs in noise'
 
 
 def test_a_state_of_another_type_is_not_quoted_by_a_round(killed, tmp_path):

@@ -45,6 +45,8 @@ _FEWEST_CLIENTS = 3  # one for each split
 _HELD_OUT = 10  # one client of so many is for validation, and one for test
 
 Sentences = list[list[str]]
+Content = str | list[int]
+"""A text, or token ids."""
 
 
 def load(
@@ -68,16 +70,9 @@ def load(
     length: most words of a sentence; a longer one is cut.
   """
   path = paths.local(path)
-  files = _files(path)
-  if path.is_dir() and not files:
-    clients, unit = _of_folder(path, length), 'a text file'
-  elif path.suffix == _LEAF:
-    clients, unit = _of_leaf(path, text_column, length), 'a client id'
-  else:
-    clients = _of_table(files, client_column, text_column, length)
-    unit = f'a value of {client_column}'
+  contents, unit = _contents(path, client_column, text_column)
   names = id_columns.as_numpy(
-    id_columns.column(list(clients), f'{path}, names of clients')
+    id_columns.column(list(contents), f'{path}, names of clients')
   ).tolist()
   spellings = id_spellings.Spellings()
   spellings.add(pa.array(names))
@@ -85,7 +80,7 @@ def load(
     raise ValueError(f'{path}, names of clients: {fault[1]}')
   for warning in id_spellings.warnings(spellings.mergeable, len(names)):
     print(messages.one_line(f'{path}: {warning}'), file=sys.stderr)
-  clients = {str(name): found for name, found in zip(names, clients.values())}
+  clients = {str(name): _sentences(own, length) for name, own in zip(names, contents.values())}
   # Of all names: a client without sentences leaves others where they are.
   splits = split(list(clients), seed)
   splits = {part: [name for name in names if clients[name]] for part, names in splits.items()}
@@ -130,26 +125,33 @@ def split(clients: Sequence[str], seed: int) -> dict[str, list[str]]:
   }
 
 
-def _of_folder(folder: pathlib.Path, length: int) -> dict[str, Sentences]:
+def _contents(
+  path: pathlib.Path, client_column: str, text_column: str
+) -> tuple[dict[Any, list[Content]], str]:
+  """Returns what each client has, by its name, and what a client is."""
+  files = _files(path)
+  if path.is_dir() and not files:
+    return _of_folder(path), 'a text file'
+  if path.suffix == _LEAF:
+    return _of_leaf(path, text_column), 'a client id'
+  return _of_table(files, client_column, text_column), f'a value of {client_column}'
+
+
+def _of_folder(folder: pathlib.Path) -> dict[str, list[Content]]:
   paths = sorted(path for path in folder.rglob('*.txt') if path.is_file())
   if not paths:
     raise ValueError(
       f'{folder} has no .txt file; it must have one for each client, also in subfolders'
     )
-  clients = {}
+  clients: dict[str, list[Content]] = {}
   for path in paths:
     try:
-      text = path.read_bytes().decode('utf-8-sig')
+      clients[path.relative_to(folder).as_posix()] = [path.read_text('utf-8-sig')]
     except UnicodeDecodeError as problem:
       raise ValueError(
         f'{path} is not text in UTF-8, at byte {problem.start}; {_CONVERT}'
       ) from None
-    clients[path.relative_to(folder).as_posix()] = _sentences(text, length)
   return clients
-
-
-def _sentences(text: str, length: int) -> Sentences:
-  return docstring_text.sentences_of(text, length, words=_WORD)
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
@@ -163,9 +165,9 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _of_table(
-  files: Sequence[pathlib.Path], client_column: str, text_column: str, length: int
-) -> dict[str | int, Sentences]:
-  clients: dict[str | int, Sentences] = {}
+  files: Sequence[pathlib.Path], client_column: str, text_column: str
+) -> dict[str | int, list[Content]]:
+  clients: dict[str | int, list[Content]] = {}
   for path in files:
     table = _read(path, client_column, text_column)
     for flag, column in (('client_column', client_column), ('text_column', text_column)):
@@ -184,39 +186,36 @@ def _of_table(
       )
     names = id_columns.column(table[client_column], f'{path}, --client_column={client_column}')
     for name, content in zip(names.to_pylist(), table[text_column].to_pylist()):
-      found = clients.setdefault(name, [])
-      found += _of_tokens(content, length) if is_tokens else _sentences(content, length)
+      clients.setdefault(name, []).append(content)
   return clients
 
 
-def _of_leaf(path: pathlib.Path, text_column: str, length: int) -> dict[str, Sentences]:
+def _of_leaf(path: pathlib.Path, text_column: str) -> dict[str, list[Content]]:
   """Returns the clients of a file of LEAF's data: `x` of each in user_data, if not text_column."""
   try:
     data = json_files.parse(path.read_bytes())['user_data']
-    rows = {client: list(own.get(text_column) or own['x']) for client, own in data.items()}
+    clients = {client: list(own.get(text_column) or own['x']) for client, own in data.items()}
   except (ValueError, KeyError, TypeError, AttributeError) as problem:
     said = messages.one_line(repr(problem), limit=80)
     raise ValueError(f"{path} is not LEAF's JSON, with lists in user_data: {said}") from None
-  clients: dict[str, Sentences] = {}
-  for client, contents in rows.items():
-    found = clients.setdefault(client, [])
-    for content in contents:
-      if isinstance(content, str):
-        found += _sentences(content, length)
-      elif isinstance(content, list) and all(type(token) is int for token in content):
-        found += _of_tokens(content, length)
-      else:
-        raise ValueError(
-          f'{path}: --text_column={text_column} must have text or lists of token ids'
-        )
+  is_tokens = lambda content: isinstance(content, list) and {*map(type, content)} <= {int}
+  for contents in clients.values():
+    if not all(isinstance(content, str) or is_tokens(content) for content in contents):
+      raise ValueError(f'{path}: --text_column={text_column} must have text or lists of token ids')
   return clients
 
 
-def _of_tokens(tokens: Sequence[int], length: int) -> Sentences:
-  """Returns token ids as words, in sentences of at most `length`."""
-  words = [str(token) for token in tokens]
-  pieces = [words[start : start + length] for start in range(0, len(words), length)]
-  return [piece for piece in pieces if len(piece) > 1]
+def _sentences(contents: Sequence[Content], length: int) -> Sentences:
+  """Returns sentences of at most `length` words, in which a token id is a word."""
+  sentences: Sentences = []
+  for content in contents:
+    if isinstance(content, str):
+      sentences += docstring_text.sentences_of(content, length, words=_WORD)
+    else:
+      words = [str(token) for token in content]
+      pieces = [words[start : start + length] for start in range(0, len(words), length)]
+      sentences += [piece for piece in pieces if len(piece) > 1]
+  return sentences
 
 
 def _read(path: pathlib.Path, client_column: str, text_column: str) -> pa.Table:
