@@ -6,7 +6,6 @@ from fl_dpftrl.observers.measuring import EpsilonSoFar as EpsilonSoFar
 from fl_dpftrl.observers.measuring import Evaluation as Evaluation
 from fl_dpftrl.observers.measuring import Seconds as Seconds
 from fl_dpftrl.observers.observer import Observer as Observer
-from fl_dpftrl.observers.progress import Plot as Plot
 from fl_dpftrl.observers.progress import ProgressLine as ProgressLine
 from fl_dpftrl.observers.trackers import MLflow as MLflow
 from fl_dpftrl.observers.trackers import TensorBoard as TensorBoard

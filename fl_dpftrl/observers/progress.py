@@ -1,4 +1,4 @@
-"""Observers for people: progress lines and a plot."""
+"""Observer for people: progress lines."""
 
 import datetime
 import time
@@ -81,11 +81,3 @@ class ProgressLine(observer.Observer):
       seconds = round(pace * (run.max_rounds - done))
       parts.append(f'{datetime.timedelta(seconds=seconds)} left')
     return ' | '.join(parts)
-
-
-class Plot(observer.Observer):
-  """Draws accuracy of `train`, and ε where it was measured, into the run's folder at the end."""
-
-  def end(self, run, round_index=None, error=None):
-    if round_index is None:
-      run.trained.plot()

@@ -60,7 +60,7 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
       self.seen.append(('end', (run.folder / 'model.npz').exists(), run.trained.delta))
 
   said, counting = [], Counting()
-  watching = [observers.TensorBoard(), observers.Plot(), counting, observers.EpsilonSoFar(2)]
+  watching = [observers.TensorBoard(), counting, observers.EpsilonSoFar(2)]
   trained = train(
     tmp_path,
     PLAIN,
@@ -105,7 +105,7 @@ def test_a_budget_ends_the_run(tmp_path):
 def test_an_epsilon_that_is_not_proven_has_the_same_words_everywhere(tmp_path, in_process):
   """Of real numbers it would be above 900; whole numbers prove none beyond about 600."""
   said = []
-  watching = dict(observers=[observers.EpsilonSoFar(2), observers.Plot()], say=said.append)
+  watching = dict(observers=[observers.EpsilonSoFar(2)], say=said.append)
   silent = aggregator(noise_multiplier=0.03, memory='engine')
   trained = train(tmp_path, silent, timer_rounds=2, evaluate=accuracy, **watching)
   folder, why = tmp_path / 'run', 'there is too little noise for any ε at δ = 1e-06'
