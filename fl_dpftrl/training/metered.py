@@ -1,7 +1,6 @@
 """Federated averaging whose clients send metrics with their updates, to be released with noise."""
 
-import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -69,7 +68,8 @@ def _client_work(
   else:
     with tf.Graph().as_default():  # Its variables are only of this graph.
       made = model()
-      specs, finalize = made.input_spec, _finalizer(made.metric_finalizers())
+      specs, finalizers = made.input_spec, made.metric_finalizers()
+    finalize = lambda unfinalized: {name: f(unfinalized[name]) for name, f in finalizers.items()}
   data_type = tff.SequenceType(tff.types.tensorflow_to_type(specs))
 
   @tff.tensorflow.computation(weights_type, data_type)
@@ -107,10 +107,3 @@ def _client_work(
     return tff.templates.MeasuredProcessOutput(state, result, measurements)
 
   return tff.learning.templates.ClientWorkProcess(init_fn, next_fn)
-
-
-def _finalizer(
-  finalizers: collections.OrderedDict[str, Callable[[Any], Any]],
-) -> Callable[[Any], dict[str, Any]]:
-  """Returns a function from unfinalized metrics to metrics."""
-  return lambda unfinalized: {name: f(unfinalized[name]) for name, f in finalizers.items()}

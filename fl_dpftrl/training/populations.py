@@ -4,7 +4,7 @@ from typing import Any
 
 from fl_dpftrl.aggregators import factories
 from fl_dpftrl.participation import registry, schemas
-from fl_dpftrl.participations import loss_budgets, per_units
+from fl_dpftrl.participations import loss_budgets
 from fl_dpftrl.simulation import scenarios
 from fl_dpftrl.text import messages
 
@@ -25,8 +25,6 @@ def devices(
     ValueError: for arguments of `train` that exclude each other, and for too few clients.
   """
   goal = aggregator.report_goal
-  if isinstance(participation, per_units.PerUnit):
-    participation = participation.participation
   if participation is not None and getattr(participation, 'num_rounds', 0) is not None:
     raise ValueError(
       f'participation must be without an end, got {messages.quoted(participation)}; a schema of'

@@ -1,4 +1,4 @@
-"""Files of a finished run: statement, report and model."""
+"""Files of a run: its table, and once it is finished its statement, report and model."""
 
 import dataclasses
 import io
@@ -11,6 +11,7 @@ import numpy as np
 
 from fl_dpftrl import metrics
 from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.observers import measuring, observer
 from fl_dpftrl.replaying import opened_runs, publication, replays
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.training import loop, trained_models
@@ -20,6 +21,45 @@ REPORT_NAME = 'privacy.html'
 MODEL_NAME = 'model.npz'
 _CELLS = 'cells'  # folder of a study that holds one for each cell
 _COUNTS = ('clipped_count', 'zeroed_count', 'rejected_count')
+
+
+class Table(observer.Observer):
+  """Writes what was measured after each round to metrics.csv."""
+
+  def __init__(self, path: pathlib.Path):
+    self._table = metrics.MetricsTable(path)
+    self.history = self._table.history
+
+  @property
+  def num_rounds(self) -> int:
+    """Number of rounds up to the last one that is in the table."""
+    return max(self._table.rounds, default=-1) + 1
+
+  def restore(self, run: loop.TrainingRun) -> None:
+    """Takes out rows of lost rounds, and names rows that are lost."""
+    latest = run.checkpoint
+    used = set(range(latest.num_rounds)) - set(latest.burnt)
+    self._table.keep_only(used)
+    # An interrupted run may lack its last row, which is released next.
+    lost = sorted(used - set(self._table.rounds) - {latest.num_rounds - 1})
+    if lost:
+      more = ', …' if len(lost) > 10 else ''
+      run.say(
+        f'{self._table.path} has lost {len(lost)} rounds ({", ".join(map(str, lost[:10]))}{more}):'
+        ' their measurements are gone, and sums over rounds in the report lack them; model, noise,'
+        ' log and guarantee are not touched'
+      )
+
+  def released(self, run, round_index, measurements):
+    if measurements:
+      self._table.put(round_index, measurements)
+
+  def released_metrics(self) -> metrics.History:
+    """Returns the metrics that were released with noise, by name."""
+    history, start = self.history(), measuring.RELEASED
+    columns = history.measured.items()
+    named = {n.removeprefix(start): column for n, column in columns if n.startswith(start)}
+    return metrics.History(history.rounds, named)
 
 
 def write(run: loop.TrainingRun, weights: Any, history: metrics.History) -> trained_models.Trained:

@@ -20,7 +20,7 @@ from fl_dpftrl.reports import settings
 from fl_dpftrl.simulation import scenarios
 from fl_dpftrl.strategies import documents, files
 from fl_dpftrl.text import messages
-from fl_dpftrl.training import loop, populations, processes, report, tables, trained_models
+from fl_dpftrl.training import loop, populations, processes, report, trained_models
 from tff_inprocess import contexts
 
 _RELEASED = 'aggregator.metrics.'  # How a process's check names what measuring.RELEASED does.
@@ -120,6 +120,7 @@ def train(
   names = id_columns.as_numpy(id_columns.column(clients, 'clients'))
   if len(set(names.tolist())) < len(names):
     raise ValueError('clients must have distinct names')
+  per_unit: Any = participation if isinstance(participation, per_units.PerUnit) else None
   population = populations.devices(
     aggregator,
     len(clients),
@@ -127,9 +128,8 @@ def train(
     timer_rounds=checks.whole(timer_rounds=timer_rounds),
     seed=seed,
     scenario=scenario,
-    participation=participation,
+    participation=per_unit.participation if per_unit else participation,
   )
-  per_unit: Any = participation if isinstance(participation, per_units.PerUnit) else None
   declared: Any = population.declared_schema(num_rounds)
   if rounds is None:
     simulated = population.simulation()
@@ -160,7 +160,7 @@ def train(
     not_private_metrics=_shortened(learned.metrics),
     trusted_operations=_shortened(learned.trusted),
   )
-  table = tables.Table(metrics.MetricsTable(folder / metrics.NAME))
+  table = report.Table(folder / metrics.NAME)
   watching = _observers(table, evaluate, rounds_per_evaluation, observers)
   running = tff_inprocess.within(seed=seed) if context is None else contexts.installed(context)
   with running as used:
@@ -196,16 +196,15 @@ def train(
 
 
 def _observers(
-  table: tables.Table,
+  table: report.Table,
   evaluate: Callable[[Any], Mapping[str, Any]] | None,
   rounds_per_evaluation: int,
   observers: Sequence[observer.Observer],
 ) -> observer.Observers:
   """Returns all observers of a run: those that write its files come first."""
   evaluating = [measuring.Evaluation(evaluate, rounds_per_evaluation)] if evaluate else []
-  lines = [progress.ProgressLine()]
-  if any(isinstance(watching, progress.ProgressLine) for watching in observers):
-    lines = []
+  has_lines = any(isinstance(watching, progress.ProgressLine) for watching in observers)
+  lines = [] if has_lines else [progress.ProgressLine()]
   return observer.Observers([*evaluating, table, *observers, *lines])
 
 

@@ -150,9 +150,10 @@ class Trained:
       raise ValueError("evaluate must return {'accuracy': …} for a plot; there is no accuracy")
     claim, num_rounds = self.statement.runs[0].claim, self.statement.num_rounds
     told = f'{num_rounds} rounds of {claim.report_goal:,} devices, {claim.strategy.family}'
+    stated = 'no guarantee' if self.void_reason is not None else self.statement.quoted
     return plot.accuracy_plot(
       path,
-      title=f'{told}\n{self._stated()}',
+      title=f'{told}\n{stated}',
       label=label,
       num_rounds=num_rounds,
       accuracy=accuracy,
@@ -173,17 +174,11 @@ class Trained:
         points.append((rounds[count - 1] + 1, mean.value, 1.96 * mean.stddev))
     return points
 
-  def _stated(self) -> str:
-    """Returns the guarantee in a few words."""
-    if self.void_reason is not None:
-      return 'no guarantee'
-    return self.statement.quoted
-
   def __repr__(self) -> str:
     void = self.void_reason
     lines = [
       f'Trained in {self.folder}',
-      f'  guarantee: {self._stated() if void is None else f"none: {void}"}',
+      f'  guarantee: {self.statement.quoted if void is None else f"none: {void}"}',
       f'  arithmetic: {statements.SHOWN_ARITHMETIC[self.statement.arithmetic.kind]}',
       f'  rounds: {self.statement.num_rounds}, burnt: {len(self.setting.burnt_rounds or ())}',
       f'  model: {self.num_parameters:,} parameters in {len(self.model.trainable)} arrays',

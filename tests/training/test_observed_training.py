@@ -80,6 +80,7 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
   epsilon = trained.statement.worst_case.epsilon()
   assert history['epsilon'][-1] == pytest.approx(epsilon) and history['epsilon'][1] < epsilon
   folder = tmp_path / 'run'
+  trained.plot()
   assert (folder / 'accuracy.png').read_bytes().startswith(b'\x89PNG')
   assert trained.plot(tmp_path / 'a.svg')._repr_png_().startswith(b'\x89PNG')
   assert (tmp_path / 'a.svg').read_bytes().startswith(b'<?xml')

@@ -11,7 +11,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl import metrics
 from fl_dpftrl.observers import observer
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.training import loop, tables
+from fl_dpftrl.training import loop, report
 from tests.rounds import test_protocol
 from tests.training import small_runs
 
@@ -68,7 +68,7 @@ class Trainer:
 
   def _train(self):
     try:
-      table = tables.Table(metrics.MetricsTable(self._folder / metrics.NAME))
+      table = report.Table(self._folder / metrics.NAME)
       self._run = loop.TrainingRun(
         folder=self._folder,
         max_rounds=test_protocol.SCHEMA.num_rounds,

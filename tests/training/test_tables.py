@@ -5,7 +5,7 @@ import types
 import pytest
 
 from fl_dpftrl import metrics
-from fl_dpftrl.training import checkpoints, tables
+from fl_dpftrl.training import checkpoints, report
 
 pytestmark = pytest.mark.tff
 
@@ -17,7 +17,7 @@ def restored(path, num_rounds, burnt=()):
   assert '20301' not in f'{checkpoint} {checkpoint!r}' and 'num_rounds' in repr(checkpoint)
   warnings = []
   run = types.SimpleNamespace(checkpoint=checkpoint, say=warnings.append)
-  tables.Table(metrics.MetricsTable(path)).restore(run)
+  report.Table(path).restore(run)
   return warnings
 
 
