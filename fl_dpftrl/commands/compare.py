@@ -1,13 +1,16 @@
 """The `compare` command: mechanisms side by side, at one or many settings."""
 
 import argparse
+import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 from fl_dpftrl import tables, workloads
 from fl_dpftrl.accounting import adjacencies
 from fl_dpftrl.commands import flags, output
-from fl_dpftrl.files import json_files
+from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.planning import candidate_sets, comparison
+from fl_dpftrl.text import messages
 
 HELP = 'compares mechanisms and strategy files: table, CSV and figure'
 
@@ -85,24 +88,20 @@ def run(args: argparse.Namespace) -> json_files.Object:
     target=target,
   )
   several = len({answers.kind for answers in participations}) > 1
-  field = None if axis == 'epsilon' else axis
-  output.say_skipped(
-    'compare',
-    [
-      (
-        f'{skip.label} is left out{f" of {skip.kind}" * several}',
-        skip.reason,
-        field and getattr(skip.schema, field),
-      )
-      for skip in results.skipped
-    ],
-    field,
-    otherwise=None if results.entries else f'--mechanisms={",".join(args.mechanisms)}',
-  )
-  rows, files = results.rows, []
+  lines = _left_out(results.skipped, None if axis == 'epsilon' else axis, several)
+  if not results.entries:
+    named = f'--mechanisms={",".join(args.mechanisms)}'
+    raise ValueError(f'{named}: none of them supports this setting: {"; ".join(lines)}')
+  for line in lines:
+    output.say(f'compare: {line}')
+  rows, files = results.rows, {}
   if args.output is not None:
-    images = {'losses.png': _figure(args, results, axis, workload, target)}
-    files = output.write_folder(args.output, 'comparison.csv', rows, images)
+    figure = _figure(args, results, axis, workload, target)
+    files = {'comparison.csv': tables.as_csv(list(rows[0]), rows), 'losses.png': figure}
+    folder = pathlib.Path(args.output)
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+      durable.write_durably(folder / name, content)
   return {
     'objective': args.objective,
     **flags.workload_fields(workload),
@@ -119,7 +118,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
       for skip in results.skipped
     ],
     'output': args.output,
-    'files': files,
+    'files': list(files),
   }
 
 
@@ -152,6 +151,18 @@ def _participations(args: argparse.Namespace) -> list[Any]:
   if not has_schema and (budget or draws):
     schemas = []
   return [*schemas, *([] if budget is None else [budget]), *draws]
+
+
+def _left_out(
+  skipped: Iterable[candidate_sets.Skipped], field: str | None, several: bool
+) -> list[str]:
+  """Returns a line for each candidate and reason; `several` participations are told apart."""
+  where: dict[tuple[str, str], list[str]] = {}
+  for skip in skipped:
+    label = f'{skip.label} is left out{f" of {skip.kind}" * several}'
+    where.setdefault((label, skip.reason), []).append(str(field and getattr(skip.schema, field)))
+  at = lambda values: f' at {field}={",".join(values)}' if field else ''
+  return [f'{label}{at(values)}: {reason}' for (label, reason), values in where.items()]
 
 
 def _one_line(entry: comparison.Entry, axis: str | None) -> str:
@@ -251,4 +262,6 @@ def show(result: json_files.Object) -> str:
   if 'epsilons' in result:
     header += f', δ {result["delta"]}, {result["adjacency"]}, report goal {result["report_goal"]}'
   lines = [header.lstrip(', '), '', table]
-  return '\n'.join([*lines, *output.shown_folder(result)])
+  if result['files']:
+    lines += ['', f'in {messages.one_line(result["output"])}: {", ".join(result["files"])}']
+  return '\n'.join(lines)

@@ -1,15 +1,12 @@
-"""Output of commands: files and folders written whole or not at all, and progress on stderr."""
+"""Output of commands: paths that are checked before the work, and progress on stderr."""
 
 import os
 import pathlib
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from fl_dpftrl import tables
-from fl_dpftrl.files import durable, paths
+from fl_dpftrl.files import paths
 from fl_dpftrl.text import messages
 
 SECONDS = 5.0
@@ -51,49 +48,9 @@ def check_folder(path: str | None) -> None:
   check_writable('output', path, there)
 
 
-def write_folder(
-  path: str, name: str, rows: Sequence[Mapping[str, Any]], images: Mapping[str, bytes]
-) -> list[str]:
-  """Writes rows in full precision as a CSV file, and images by name; returns the names."""
-  folder = pathlib.Path(path)
-  folder.mkdir(exist_ok=True)
-  contents = {name: tables.as_csv(list(rows[0]), rows), **images}
-  for file, content in contents.items():
-    durable.write_durably(folder / file, content)
-  return list(contents)
-
-
-def shown_folder(result: Mapping[str, Any]) -> list[str]:
-  """Returns the lines that name the files that `write_folder` wrote, if any."""
-  if not result['files']:
-    return []
-  return ['', f'in {messages.one_line(result["output"])}: {", ".join(result["files"])}']
-
-
 def say(text: str) -> None:
   """Prints one line to stderr."""
   print(messages.one_line(text), file=sys.stderr, flush=True)
-
-
-def say_skipped(
-  command: str,
-  skipped: Iterable[tuple[str, str, Any]],
-  varying: str | None,
-  *,
-  otherwise: str | None = None,
-) -> None:
-  """Prints one line on stderr per label and reason that was left out."""
-  where: dict[tuple[str, str], list[str]] = {}
-  for label, reason, value in skipped:
-    where.setdefault((label, reason), []).append(str(value))
-  lines = []
-  for (label, reason), values in where.items():
-    at = f' at {varying}={",".join(values)}' if varying else ''
-    lines.append(f'{label}{at}: {reason}')
-  if otherwise is not None:
-    raise ValueError(f'{otherwise}: none of them supports this setting: {"; ".join(lines)}')
-  for line in lines:
-    say(f'{command}: {line}')
 
 
 class Progress:

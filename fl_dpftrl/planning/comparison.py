@@ -220,14 +220,9 @@ def run(
           strategies = endless or [*_searched(candidate, answers, schema, horizons, **goal)]
           endless = strategies if answers.num_rounds is None and candidate.optimised else []
           seconds = time.monotonic() - start
-          as_entry = functools.partial(
-            Entry, candidate=candidate, seconds=seconds, report_goal=target.report_goal
-          )
           figures = _evaluated(strategies, answers, schema, objective, workload, target)
-          evaluated = [
-            as_entry(epsilon=epsilon, participation=bound, file=file, guarantee=guarantee)
-            for epsilon, bound, file, guarantee in figures
-          ]
+          shared: Any = {'seconds': seconds, 'report_goal': target.report_goal}
+          evaluated = [Entry(candidate=candidate, **shared, **values) for values in figures]
         except candidate_sets.UNSUPPORTED as e:
           why = candidate_sets.reason(e)
           skipped.append(candidate_sets.Skipped(candidate.label, why, schema, answers.kind))
@@ -303,8 +298,8 @@ def _evaluated(
   objective: str,
   workload: workloads.Workload,
   target: Target,
-) -> Iterator[tuple[float | None, Any, files.StrategyFile, accounting.Guarantee | None]]:
-  """Yields ε, participation, figures and guarantee of the strategy with the least noise at each ε.
+) -> Iterator[dict[str, Any]]:
+  """Yields fields of an `Entry`, of the strategy with the least noise at each ε.
 
   Without ε there are the figures of the only strategy.
   """
@@ -318,7 +313,8 @@ def _evaluated(
       figures['sensitivity'] = answers.worst_case(strategy)
     evaluated.append((bound, files.describe(strategy, **figures)))
   if not target.epsilons:
-    yield None, *evaluated[0], None
+    bound, file = evaluated[0]
+    yield {'participation': bound, 'file': file}
   if not answers.is_drawn and target.epsilons:
     if any(file.sensitivity.kind == sensitivities.LOWER_BOUND for _, file in evaluated):
       raise ValueError(candidate_sets.LOWER_BOUND)
@@ -328,4 +324,5 @@ def _evaluated(
     place, least = accountant.least(candidates, epsilon=epsilon, **terms)
     bound, file = evaluated[place]
     sensitivity = sensitivities.Sensitivity(least.sensitivity, least.sensitivity_kind)
-    yield epsilon, bound, dataclasses.replace(file, sensitivity=sensitivity), least
+    file = dataclasses.replace(file, sensitivity=sensitivity)
+    yield {'epsilon': epsilon, 'participation': bound, 'file': file, 'guarantee': least}
