@@ -89,7 +89,7 @@ def _flags() -> set[str]:
   for path in (ROOT / 'experiments' / 'stackoverflow').rglob('*.py'):
     text = path.read_text('utf-8')
     names |= set(re.findall(r"flags\.DEFINE_\w+\(\s*'(\w+)'", text))
-    names |= set(re.findall(r'^  (\w+): .*= _flag\(', text, re.M))
+    names |= set(re.findall(r'^  (\w+): .*= (?:configuration\.)?flag\(', text, re.M))
   return names
 
 

@@ -1,10 +1,11 @@
-"""Evaluates the model of a finished run.
+"""Evaluates the exported model of a finished run.
 
 Example:
   python -m experiments.stackoverflow.evaluate runs/docstrings
 
 reads model.npz and the flags in hparams.json, and prints loss and accuracies on
-test data as one JSON object. It needs neither checkpoints nor anything secret.
+test data as one JSON object. --model=PATH measures a model that `export` wrote.
+It needs neither checkpoints nor anything secret.
 """
 
 from fl_dpftrl import signals
@@ -30,15 +31,22 @@ def main() -> None:
   parser.add_argument(
     '--split', choices=('test', 'validation'), default='test', help='data (default: test)'
   )
+  parser.add_argument(
+    '--model',
+    type=pathlib.Path,
+    help="file NAME.keras or folder of a SavedModel (default: model.npz in the run's folder)",
+  )
   arguments = parser.parse_args()
   try:
-    measured = evaluate(arguments.run, arguments.split)
+    measured = evaluate(arguments.run, arguments.split, arguments.model)
   except (ValueError, OSError) as problem:
     parser.error(str(problem))
   print(json.dumps(measured, indent=2))
 
 
-def evaluate(folder: pathlib.Path, split: str = 'test') -> dict[str, float | None]:
+def evaluate(
+  folder: pathlib.Path, split: str = 'test', model_path: pathlib.Path | None = None
+) -> dict[str, float | None]:
   """Returns loss and accuracies of a run's model; null where not finite.
 
   Raises:
@@ -49,11 +57,15 @@ def evaluate(folder: pathlib.Path, split: str = 'test') -> dict[str, float | Non
   dataset = datasets.load_for(hparams)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # TensorFlow is slow to load: not before the flags are known to fit the data.
-  from experiments.stackoverflow import networks, training_model
+  from experiments.stackoverflow import exported, networks, training_model
   from fl_dpftrl.training import report
 
-  network = networks.chosen(hparams, dataset.vocabulary.size)
-  weights = networks.read_weights(folder / report.MODEL_NAME, network, flag='run')
+  size = dataset.vocabulary.size
+  network = networks.chosen(hparams, size)
+  if model_path is None:
+    weights = networks.read_weights(folder / report.MODEL_NAME, network, flag='run')
+  else:
+    network, weights = exported.read(model_path, size, dataset.sequence_length), ()
   rows = {'test': dataset.test, 'validation': dataset.validation}[split]
   return metrics.finite(training_model.evaluate(network, weights, rows, dataset.vocabulary))
 

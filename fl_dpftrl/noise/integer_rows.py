@@ -71,8 +71,9 @@ class RowMaker:
     self.size, self.num_rounds = size, num_rounds
     self.row, self.is_torn = 0, False
     shape = (self._recurrence.num_buffers, size)
-    is_mapped = mapped_in is not None and shape[0]
-    self.buffers = _mapped(shape, mapped_in) if is_mapped else np.zeros(shape)
+    self.buffers = (
+      np.zeros(shape) if mapped_in is None or not shape[0] else _mapped(shape, mapped_in)
+    )
     self.versions, self.trail = [-1] * shape[0], 0
 
   @property

@@ -47,9 +47,7 @@ class RowSlices:
     recipe: arguments of an `ahead.LocalSource`, but for these.
   """
 
-  def __init__(
-    self, number: int, size: int, folder: str | os.PathLike[str] | None, **recipe: Any
-  ):
+  def __init__(self, number: int, size: int, folder: str | os.PathLike[str] | None, **recipe: Any):
     if not ray.is_initialized():
       raise ValueError('noise_machines needs a Ray cluster: call tff_inprocess.use_machines before')
     self._is_abandoned = False

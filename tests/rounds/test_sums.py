@@ -106,9 +106,7 @@ def test_a_batch_has_the_bits_of_its_updates_one_by_one(
   whole.begin(clip_norm)
   expected = [single.add([part[i : i + 1] for part in batch])[0] for i in range(count)]
   first = count // 3
-  outcomes = [
-    whole.add([part[s] for part in batch]) for s in (slice(first), slice(first, None))
-  ]
+  outcomes = [whole.add([part[s] for part in batch]) for s in (slice(first), slice(first, None))]
   assert [*outcomes[0], *outcomes[1]] == expected
   np.testing.assert_array_equal(whole.total, single.total)
 

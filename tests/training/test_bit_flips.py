@@ -50,9 +50,7 @@ def test_a_checkpoint(tmp_path):
 def test_the_lists_of_snapshots(tmp_path):
   def made(row, folder):
     strategy = blt.BLT((0.9, 0.5), (0.3, 0.2))
-    source = ahead.LocalSource(
-      folder, 4, strategy=strategy, size=8, num_rounds=20, seed=bytes(32)
-    )
+    source = ahead.LocalSource(folder, 4, strategy=strategy, size=8, num_rounds=20, seed=bytes(32))
     out = np.empty(8, np.int64)
     source.make(row, out, row)
     source.close()
