@@ -167,7 +167,7 @@ def train(
     report_goal=max(1, round(setting.scheme.batch_size)), folder=setting.folder,
     participation=setting.scheme, delta=setting.delta) as aggregator:  # fmt: skip
     seed = secret_seed(setting.folder / SEED_NAME, is_new=aggregator.next_round == 0)
-    batches = partition.Partition(scheme=setting.scheme, seed=seed).rounds(aggregator.next_round)
+    batches = partition.rounds(setting.scheme, seed, first=aggregator.next_round)
     if not (path := setting.folder / MODEL_NAME).exists():
       aggregator.require_new()  # A run that has rounds has lost its model.
       save(path, weights, jnp.zeros_like(flatten_util.ravel_pytree(weights)[0]))

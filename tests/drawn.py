@@ -39,8 +39,7 @@ def schemes(draw):
 
 def batches(scheme, seed=0, **options):
   """The examples, or devices, of each round of a run with a sampling scheme."""
-  drawn = partition.Partition(scheme=scheme, seed=seed, **options)
-  return [cohort.device_ids for cohort in drawn.rounds()]
+  return [cohort.device_ids for cohort in partition.rounds(scheme, seed, **options)]
 
 
 def columns(rounds):

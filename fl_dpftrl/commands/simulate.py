@@ -5,6 +5,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from fl_dpftrl import tables
 from fl_dpftrl.commands import flags, output, population_flags
@@ -46,12 +47,12 @@ def run(args: argparse.Namespace) -> json_files.Object:
   output.check_file('output', args.output)
   output.check_file('output_scenario', args.output_scenario, '.json')
   args, began = _completed(args), time.monotonic()
-  batches, details = _partition(args), json_files.Object()
-  if batches is not None:
-    attendance = _record(args, batches.rounds())
-    details['sampling'] = batches.scheme.kind
-    shares = vars(batches.scheme).items()
-    details |= {k: v for k, v in shares if k in ('num_parts', 'num_bins')}
+  scheme, details = _scheme(args), json_files.Object()
+  if scheme is not None:
+    num_devices = args.population if scheme.unit == 'device' else None
+    attendance = _record(args, partition.rounds(scheme, args.seed, num_devices=num_devices))
+    details['sampling'] = scheme.kind
+    details |= {k: v for k, v in vars(scheme).items() if k in ('num_parts', 'num_bins')}
   else:
     simulation = _scenario(args).simulation()
     details |= {'dropped': 0, 'late': 0}
@@ -104,8 +105,8 @@ def _completed(args: argparse.Namespace) -> argparse.Namespace:
   return population_flags.completed(args, *needed)
 
 
-def _partition(args: argparse.Namespace) -> partition.Partition | None:
-  """Returns the sampler of batches, or None without --sampling."""
+def _scheme(args: argparse.Namespace) -> Any:
+  """Returns the scheme of batches or bins, or None without --sampling."""
   scheme = flags.sampling(args, None, args.num_rounds)
   if scheme is None:
     return None
@@ -120,8 +121,7 @@ def _partition(args: argparse.Namespace) -> partition.Partition | None:
         f'--{name}={value} conflicts with --sampling={args.sampling},'
         f' {_NO_BINS if is_bins else _NOT_DEVICES}: drop it'
       )
-  num_devices = args.population if is_bins else None
-  return partition.Partition(scheme=scheme, seed=args.seed, num_devices=num_devices)
+  return scheme
 
 
 def _record(args: argparse.Namespace, rounds: Iterator[schemas.Cohort]) -> attendances.Attendance:

@@ -112,7 +112,7 @@ def fixture_drawn(tmp_path_factory):
   folder = tmp_path_factory.mktemp('logs')
   sizes = dict(num_rounds=90, num_examples=600, batch_size=25, num_parts=3)
   for name, kind in sampling.BATCHES.items():
-    cohorts = list(partition.Partition(scheme=kind(**sizes), seed=1).rounds())
+    cohorts = list(partition.rounds(kind(**sizes), 1))
     log_tables.write_log(
       folder / f'{name}.parquet',
       rounds=np.repeat(np.arange(90), [c.device_ids.size for c in cohorts]),

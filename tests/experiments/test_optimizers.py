@@ -1,4 +1,4 @@
-"""Optimisers that flags name, exported weights, and weights to start from."""
+"""Optimisers that flags name."""
 
 import dataclasses
 

@@ -40,7 +40,7 @@ def test_devices_keep_a_bin_each_and_all_bins_are_alike():
   shuffled = sampling.Shuffled(num_rounds=3, num_examples=9, batch_size=3)
   for wrong in ({'num_devices': None}, {'num_devices': 0}, {'scheme': shuffled}):
     with pytest.raises(ValueError, match='num_devices'):
-      partition.Partition(**{'scheme': SCHEME, 'seed': 0, 'num_devices': 5, **wrong})
+      partition.rounds(**{'scheme': SCHEME, 'seed': 0, 'num_devices': 5, **wrong})
 
 
 def test_a_statement_has_the_figure_of_account():

@@ -170,7 +170,7 @@ def test_central_training_has_the_amplified_guarantee_and_goes_on(monkeypatch, t
   logged = {t: set() for t in range(40)}
   for t, example in zip(rows['round'], rows['device_id'], strict=True):
     logged[t].add(example)
-  for batch in module.partition.Partition(scheme=scheme, seed=seed).rounds():
+  for batch in module.partition.rounds(scheme, seed):
     assert logged[batch.round] == set(batch.device_ids.tolist())
   (folder / 'batches.secret').unlink()
   with pytest.raises(SystemExit, match='2'):

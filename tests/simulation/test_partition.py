@@ -17,7 +17,7 @@ EVERY = sorted(sampling.BATCHES)
 
 
 def cohorts(scheme, seed=0, **kwargs):
-  return list(partition.Partition(scheme=scheme, seed=seed, **kwargs).rounds())
+  return list(partition.rounds(scheme, seed, **kwargs))
 
 
 def included(scheme, seed=0):
@@ -32,9 +32,8 @@ def included(scheme, seed=0):
 def test_the_seed_names_every_round(name):
   scheme = sampling.BATCHES[name](num_rounds=30, num_examples=400, batch_size=20, num_parts=3)
   whole = cohorts(scheme, 7)
-  again = partition.Partition(scheme=scheme, seed=7)
   for first in (0, 1, 17, 30):
-    for a, b in itertools.zip_longest(again.rounds(first), whole[first:]):
+    for a, b in itertools.zip_longest(cohorts(scheme, 7, first=first), whole[first:]):
       assert (a.round, a.started, a.closed) == (b.round, b.started, b.closed)
       np.testing.assert_array_equal(a.device_ids, b.device_ids)
   other = cohorts(scheme, 8)
@@ -113,7 +112,7 @@ SCHEME = sampling.Shuffled(num_rounds=3, num_examples=9, batch_size=2)
 ])  # fmt: skip
 def test_refuses(change, message):
   with pytest.raises(ValueError, match=message):
-    partition.Partition(**{'scheme': SCHEME, 'seed': 0, **change})
+    partition.rounds(**{'scheme': SCHEME, 'seed': 0, **change})
 
 
 @hypothesis.given(scheme=drawn.schemes(), seed=st.integers(0, 2**40))

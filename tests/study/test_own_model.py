@@ -108,7 +108,7 @@ def test_a_loop_is_judged_by_its_log_whatever_it_claims(tmp_path):
 def test_drawn_batches_are_judged_by_the_log(batches, tmp_path):
   def run(cell):
     with cell.private_aggregator(np.zeros(2)) as aggregator:
-      for batch in partition.Partition(scheme=cell.participation, seed=cell.seed).rounds():
+      for batch in partition.rounds(cell.participation, cell.seed):
         ids = batch.device_ids if batches == 'drawn' else np.arange(1500)
         with aggregator.round(ids) as round_:
           round_.add_batch(np.zeros((len(ids), 2)))
