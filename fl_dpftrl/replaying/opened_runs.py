@@ -25,7 +25,7 @@ from fl_dpftrl.logs import (
 )
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import per_units
-from fl_dpftrl.replaying import count_rows, counted, device_tallies
+from fl_dpftrl.replaying import counted, device_tallies
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
@@ -52,7 +52,7 @@ class Run:
   claim: claims.Claim
   stated: json_files.Object | None = None
   tally: device_tallies.Tally | None = None
-  units: unit_tables.UnitTable | count_rows.CountedUnits | None = None
+  units: unit_tables.UnitTable | counted.CountedUnits | None = None
   charged: tuple[int, ...] = ()
 
   def __post_init__(self):

@@ -21,12 +21,12 @@ import sqlglot
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import id_columns, refusals
-from fl_dpftrl.replaying import count_rows, replays, sql_statement
+from fl_dpftrl.replaying import counted, replays, sql_statement
 from tests.commands import lines
 
 BLT, N = dpftrl.BLT([0.99, 0.7], [0.1, 0.3]), 40
 STRATEGIES = [BLT, dpftrl.Identity(), dpftrl.TreeOnline(), dpftrl.load_strategy('banded-b16')]
-ALWAYS = [kind for kind in count_rows.KINDS if kind != 'missing']
+ALWAYS = [kind for kind in counted.KINDS if kind != 'missing']
 OF_A_LOG = ('log', 'assumptions', 'from_counts', 'ids')
 
 
