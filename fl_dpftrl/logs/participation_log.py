@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from fl_dpftrl.files import mark, paths
 from fl_dpftrl.logs import (
-  chains,
   keys,
   layouts,
   ledger_format,
@@ -124,13 +123,13 @@ class Log:
       LogError: for a faulty row; after the last row, where the rows are not those of the digest
         that the files state.
     """
-    digest, chain = self.metadata.get(keys.CHAIN_KEY), chains.Chain(self.units)
+    digest, chain = self.metadata.get(keys.CHAIN_KEY), ledger_format.Chain(self.units)
     for table in self._tables():
       if digest:
         chain.add(table)
       yield table
     if digest and not chain.in_order:  # As where files are not in the order of their rounds.
-      chain = chains.Chain.from_unordered(self._tables(), self.units)
+      chain = ledger_format.Chain.from_unordered(self._tables(), self.units)
     if digest and chain.digest(self.num_rounds) != digest:
       raise refusals.LogError(
         f'{self.shards[0].path}: its rows are not those of its {keys.CHAIN_KEY}: some are missing,'

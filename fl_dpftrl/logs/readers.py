@@ -4,7 +4,6 @@ docs/write-the-log.md says why.
 """
 
 import contextlib
-import copy
 import gzip
 import hashlib
 import os
@@ -106,14 +105,6 @@ class Source:
   def _check(self, descriptor: int) -> None:
     if self._identified(descriptor) != self._identity:
       raise refusals.LogError(f'{self.path}: was changed while it was read; replay it again')
-
-  def as_timestamps(self) -> 'Source':
-    """Returns the same file, whose device ids are its timestamps."""
-    result, name = copy.copy(self), self.layout.timestamp or ''
-    result.layout = layouts.Layout(
-      self.layout.round, name, self.layout.first_round, holds_times=True
-    )
-    return result
 
   def sha256(self) -> str:
     """Returns the digest of the file's bytes, in hexadecimal."""

@@ -4,6 +4,7 @@ A round begins with the earliest timestamp of its rows. Timestamps are whole UTC
 time in Parquet, or text such as 2026-01-31T12:00:00Z; without a zone, text is taken for UTC.
 """
 
+import copy
 import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.logs import ledger_format, log_tables, parquet, readers, refusals
+from fl_dpftrl.logs import layouts, ledger_format, log_tables, parquet, readers, refusals
 
 _TIME = r'[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?'
 _FORMS = {
@@ -99,8 +100,12 @@ def _beginnings(source: readers.Source, num_rounds: int) -> Iterable[pa.Table]:
   path, first_row = source.path, 1
   if path.endswith(ledger_format.SUFFIX):
     raise refusals.LogError(f'{path}: timestamps of a ledger are not read; close the log first')
+  times, name = copy.copy(source), source.layout.timestamp or ''  # Of the same file.
+  times.layout = layouts.Layout(
+    source.layout.round, name, source.layout.first_round, holds_times=True
+  )
   try:
-    for table in readers.tables(source.as_timestamps(), num_rounds):
+    for table in readers.tables(times, num_rounds):
       seconds = _seconds(path, table.column('device_id').combine_chunks(), first_row)
       first_row += table.num_rows
       rounds = pa.table({'round': table.column('round'), 'time': seconds}).group_by('round')

@@ -1,5 +1,4 @@
-"""Exposure of devices to the noise of several runs, and tallies: counts of logs, with the devices
-that are most exposed.
+"""Tallies: counts of logs, and the exposure of each device to the noise of several runs.
 
 Rounds are numbered across the runs, each run following on the one before. X = CᵀC is then block
 diagonal, with a block for each run, divided by the squared ratio of its noise multiplier to the
