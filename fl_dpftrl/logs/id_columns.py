@@ -91,36 +91,27 @@ def first_fault(ids: pa.Array, missing: Sequence[str] = MISSING) -> tuple[int, s
     return None
   if pa.types.is_integer(ids.type):
     numbers = [int(mark) for mark in missing if _NUMBER.fullmatch(mark)]
-    return _marked(ids, np.arange(len(ids)), pa.array(numbers, pa.int64())) if numbers else None
+    return _marked(ids, pa.array(numbers, pa.int64()))
   raw = ids.cast(pa.large_binary())
+  marks = pa.array([mark.encode() for mark in missing], raw.type)
+  return min((fault for fault in (_marked(raw, marks), _broken(raw)) if fault), default=None)
+
+
+def _marked(ids: pa.Array, marks: pa.Array) -> tuple[int, str] | None:
+  """Returns the first id that is a mark of missing data."""
+  index = pc.index(pc.is_in(ids, value_set=marks), True).as_py()
+  if index < 0:
+    return None
+  value = ids[index].as_py()
+  shown = messages.quoted(value.decode() if isinstance(value, bytes) else value)
+  return index, f'device_id is {MARK}, {shown}'
+
+
+def _broken(raw: pa.Array) -> tuple[int, str] | None:
+  """Returns the first id that breaks the rule but for marks of missing data."""
   _, offsets, data = raw.buffers()
   bounds = np.frombuffer(offsets, np.int64)[raw.offset : raw.offset + len(raw) + 1]
   lengths = np.diff(bounds)
-  marks = [mark.encode() for mark in missing]
-  short = np.flatnonzero((lengths > 0) & (lengths <= max(map(len, marks), default=0)))
-  if short.size:
-    firsts = np.isin(np.arange(256), [mark[0] for mark in marks])
-    short = short[firsts[np.frombuffer(data, np.uint8)[bounds[short]]]]
-  faults = (_marked(raw, short, pa.array(marks, raw.type)), _broken(raw, bounds, data, lengths))
-  return min((fault for fault in faults if fault), default=None)
-
-
-def _marked(ids: pa.Array, places: np.ndarray, marks: pa.Array) -> tuple[int, str] | None:
-  """Returns the first of some places that has a mark of missing data."""
-  if not places.size:
-    return None
-  index = pc.index(pc.is_in(ids.take(pa.array(places)), value_set=marks), True).as_py()
-  if index < 0:
-    return None
-  value = ids[int(places[index])].as_py()
-  shown = messages.quoted(value.decode() if isinstance(value, bytes) else value)
-  return int(places[index]), f'device_id is {MARK}, {shown}'
-
-
-def _broken(
-  raw: pa.Array, bounds: np.ndarray, data: pa.Buffer, lengths: np.ndarray
-) -> tuple[int, str] | None:
-  """Returns the first id that breaks the rule but for marks of missing data."""
   wrong = np.flatnonzero((lengths == 0) | (lengths > limits.FIELD_BYTES))
   codes = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
   if not wrong.size and codes.min() > 0x20 and codes.max() < 0x7F:  # Printable ASCII, as mostly.

@@ -150,13 +150,13 @@ class Run:
     except ValueError as e:
       raise refusals.LogError(f'{path}: {e}') from e
     attributes = {name: value for name, value in said.items() if value is not None}
-    if claim is None and 'noise_multiplier' not in attributes:
-      raise ValueError(f'noise_multiplier is needed: {path} does not say it')
-    if claim is None:
-      own = claims.Claim(strategy=strategy, **attributes)
+    if claim is not None:
+      claim = dataclasses.replace(claim, **attributes)
+    elif 'noise_multiplier' in attributes:
+      claim = claims.Claim(strategy=strategy, **attributes)
     else:
-      own = dataclasses.replace(claim, **attributes)
-    return cls(log=log, claim=own, stated=stated, units=units)
+      raise ValueError(f'noise_multiplier is needed: {path} does not say it')
+    return cls(log=log, claim=claim, stated=stated, units=units)
 
 
 Given = Run | str | os.PathLike[str]
