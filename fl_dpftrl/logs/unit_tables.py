@@ -154,7 +154,7 @@ class UnitTable:
 
   @functools.cached_property
   def citation(self) -> str:
-    """What a log has of the table: how many rows, and their digest in hexadecimal."""
+    """The text by which a log cites the table: its number of rows, and their digest."""
     return f'{len(self)}:{self._digest(len(self))}'
 
   def check_cited(self, citations: Sequence[tuple[int, str]], num_rounds: int) -> None:

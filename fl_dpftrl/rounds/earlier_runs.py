@@ -57,9 +57,8 @@ def counted(
 
 def _losses(runs: Sequence[opened_runs.Run], claim: claims.Claim) -> tuple[np.ndarray, np.ndarray]:
   """Returns the devices of runs, and what each has lost in units of a claim's noise multiplier."""
-  exposure = device_tallies.Exposure(
-    [run.claim for run in runs], [run.log.num_rounds for run in runs]
-  )
+  num_rounds = [run.log.num_rounds for run in runs]
+  exposure = device_tallies.Exposure([run.claim for run in runs], num_rounds)
   unit = exposure.in_units(claim)
   every: list[str | int] = []
   squares = [np.zeros(0)]
