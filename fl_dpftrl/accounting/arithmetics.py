@@ -49,6 +49,13 @@ class Arithmetic:
     """Returns that of integers with exactly rounded normals."""
     return cls(kind=COVERED, num_coordinates=num_coordinates)
 
+  @classmethod
+  def of(cls, noise_multiplier: float, num_coordinates: int, is_covered: bool) -> 'Arithmetic':
+    """Returns that of integers, with exactly rounded normals where it is covered."""
+    if not noise_multiplier:
+      return cls()
+    return cls.covered(num_coordinates) if is_covered else cls(kind=LATTICE)
+
   def and_then(self, later: 'Arithmetic') -> 'Arithmetic':
     """Returns what holds for rounds of this arithmetic and rounds of another together."""
     kind = min(self.kind, later.kind, key=KINDS.index)

@@ -229,12 +229,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
     Covered where an engine makes the noise; on the lattice where it is in TFF's state.
     """
-    if not self.noise_multiplier:
-      return arithmetics.Arithmetic()
     place, size = self._placed(value_type)
-    if place == placement.STATE:
-      return arithmetics.Arithmetic(kind=arithmetics.LATTICE)
-    return arithmetics.Arithmetic.covered(size)
+    is_covered = place == placement.ENGINE
+    return arithmetics.Arithmetic.of(self.noise_multiplier, size, is_covered)
 
   def claim(self, value_type: tff.Type, **others: Any) -> claims.Claim:
     """Returns what a run with this aggregator claims, for a `Guard` or a log."""

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent import futures
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,25 +28,28 @@ class Made(NamedTuple):
 _Block = dict[int, tuple[np.ndarray, Made]]  # Successive rows: their values and facts.
 
 
-class Source(Protocol):
+class Source:
   """Source of noise rows, made in this process or received in slices."""
+
+  _is_abandoned = False
 
   def make(self, row: int, out: np.ndarray, used: int) -> Made:
     """Writes a row into out, int64; rows before `used` will not be asked for again."""
-    ...
+    raise NotImplementedError
 
   def abandon(self) -> None:
     """Ends the making of a row from another thread."""
-    ...
+    self._is_abandoned = True
 
-  def close(self) -> None: ...
+  def close(self) -> None:
+    """Frees what rows are made with."""
 
 
 class Abandoned(Exception):
   """The source was closed while it made a row."""
 
 
-class LocalSource:
+class LocalSource(Source):
   """Makes noise rows with a `RowMaker`, including rows before its current one.
 
   Args:
@@ -60,7 +63,6 @@ class LocalSource:
     self._new_maker = functools.partial(integer_rows.RowMaker, **recipe)
     self._maker: integer_rows.RowMaker | None = None
     self._snapshots: snapshots.Snapshots | None = None
-    self._closing = False
 
   def make(self, row: int, out: np.ndarray, used: int) -> Made:
     maker = self._maker
@@ -76,7 +78,7 @@ class LocalSource:
         self._snapshots.load(row)
       self._maker = maker
     while True:
-      if self._closing:
+      if self._is_abandoned:
         raise Abandoned
       t = maker.row
       if self._snapshots is not None and t and t % self._snapshot_rows == 0:
@@ -87,14 +89,10 @@ class LocalSource:
       if t == row:
         return Made(norm, previous_trail, maker.trail)
 
-  def abandon(self) -> None:
-    self._closing = True
-
   def close(self) -> None:
     if self._maker is not None:
       self._maker.close()
       self._maker = None
-    self._closing = False
 
 
 def at_once(size: int) -> int:

@@ -6,7 +6,7 @@ in float64 and rounded; F is the fresh part. Buffers follow R. See `families.lat
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import lattice, linear_noise, undoing
 from fl_dpftrl.kernels import recurrence as loops
 
-_Value = TypeVar('_Value')
 _Finish = Callable[..., int]
 
 # (least vectors of a stack, rows that one pass over the older of them serves). Small stacks have
@@ -129,13 +128,13 @@ class Recurrence:
     return np.pad(weights, (0, self._noise.num_buffers - weights.size))
 
 
-class _Sequence(Generic[_Value]):
+class _Sequence:
   """The values of an iterator, computed up to the largest index that is used."""
 
-  def __init__(self, values: Iterator[_Value]):
-    self._values, self._computed = values, list[_Value]()
+  def __init__(self, values: Iterator[Any]):
+    self._values, self._computed = values, list[Any]()
 
-  def __getitem__(self, index: int) -> _Value:
+  def __getitem__(self, index: int) -> Any:
     self._computed.extend(itertools.islice(self._values, max(0, index + 1 - len(self._computed))))
     return self._computed[index]
 

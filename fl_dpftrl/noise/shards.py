@@ -27,18 +27,14 @@ class Slice(ahead.LocalSource):
     super().__init__(size=size, **recipe)
     self._size = size
 
-  def pid(self) -> int:
-    """Returns the id of the process, on its machine."""
-    return os.getpid()
-
   def made(self, row: int, used: int) -> tuple[np.ndarray, ahead.Made]:
     """Returns the slice of a row, int64, and what is known of it."""
     out = np.empty(self._size, np.int64)
     return out, self.make(row, out, used)
 
 
-class RowSlices:
-  """Rows whose slices actors make at once; an `ahead.Source`.
+class RowSlices(ahead.Source):
+  """Rows whose slices actors make at once; the source of them.
 
   Args:
     number: most actors.
@@ -50,11 +46,10 @@ class RowSlices:
   def __init__(self, number: int, size: int, folder: str | os.PathLike[str] | None, **recipe: Any):
     if not ray.is_initialized():
       raise ValueError('noise_machines needs a Ray cluster: call tff_inprocess.use_machines before')
-    self._is_abandoned = False
     num_chunks = -(-size // normals.CHUNK)
     number = min(number, num_chunks)
     bounds = [num_chunks * i // number for i in range(number + 1)]
-    self._slices: list[tuple[slice, Any]] = []
+    self.slices: list[tuple[slice, Any]] = []
     for first, last in zip(bounds, bounds[1:]):
       where = slice(first * normals.CHUNK, min(last * normals.CHUNK, size))
       # By its range: another number of actors has other slices, and none may read another's.
@@ -70,14 +65,10 @@ class RowSlices:
           **recipe,
         )
       )
-      self._slices.append((where, actor))
-
-  @property
-  def actors(self) -> list[Any]:
-    return [actor for _, actor in self._slices]
+      self.slices.append((where, actor))
 
   def make(self, row: int, out: np.ndarray, used: int) -> ahead.Made:
-    asked = {actor.made.remote(row, used): where for where, actor in self._slices}
+    asked = {actor.made.remote(row, used): where for where, actor in self.slices}
     waiting, norm, start, end = list(asked), 0.0, 0, 0
     deadline = time.monotonic() + _WAIT_SECONDS
     while waiting:
@@ -98,11 +89,8 @@ class RowSlices:
         )
     return ahead.Made(norm, start % 2**64, end % 2**64)
 
-  def abandon(self) -> None:
-    self._is_abandoned = True
-
   def close(self) -> None:
     """Ends the actors."""
-    for _, actor in self._slices:
+    for _, actor in self.slices:
       ray.kill(actor, no_restart=True)
-    self._slices.clear()
+    self.slices.clear()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import accounting, adaptive_clipping, checks, claims, extra_coordinates
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import arithmetics, gaussian
 from fl_dpftrl.files import durable, paths
 from fl_dpftrl.logs import id_columns, ledger_format, participation_log, unit_tables
 from fl_dpftrl.noise.units import checked
@@ -136,7 +136,8 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
       report_goal=self.report_goal,
       private_metrics=private_metrics,
       participation=participation,
-      arithmetic=release.arithmetic(self.noise_multiplier, size, self.is_drawn),
+      # No bound is known for amplified guarantees.
+      arithmetic=arithmetics.Arithmetic.of(self.noise_multiplier, size, not self.is_drawn),
       void_reason=self.void_reason,
     )
     budget.check(claim, max_epsilon, delta)
@@ -158,7 +159,7 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
       undo.callback(self._rows.close)
       self.claim.save(self.folder, self._guard.log.run, begun=self.next_round > 0)
       path = self.folder / released.NAME
-      self._table = released.ReleasedTable(path, self._released, clip_norm, self.next_round)
+      self._table = released.ReleasedTable(path, self._released, self.next_round)
       self._rows.prepare()
       undo.pop_all()
     self._observers.begin(self)

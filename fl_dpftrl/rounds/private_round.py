@@ -41,8 +41,7 @@ class Round:
     self._like: Any = None
     self._mean: Any = None
     self._metrics: dict[str, float] = {}
-    self._admitted: frozenset[str | int] = frozenset()
-    self._waiting: set[str | int] | None = None
+    self._has_added: dict[str | int, bool] | None = None  # By device, if updates say theirs.
 
   def __enter__(self) -> 'Round':
     return self.begin()
@@ -253,7 +252,7 @@ class Round:
       raise ValueError(f'round {self.index} has {most} devices, each with one update; got {more}')
 
   def _check_device(self, device_id: str | int | None) -> None:
-    has_ids = self._waiting is not None
+    has_ids = self._has_added is not None
     if has_ids if device_id is None else self.num_updates and not has_ids:
       raise ValueError('device_id must be given for each update of a round, or for none')
     if device_id is None:
@@ -263,13 +262,12 @@ class Round:
     if isinstance(device_id, bool) or not isinstance(device_id, (str, int)):  # True counts as 1.
       kind = type(device_id).__name__
       raise ValueError(f'device_id must be text or a whole number, got a {kind}')
-    if self._waiting is None:
-      self._admitted = frozenset(np.asarray(self.device_ids).tolist())
-      self._waiting = set(self._admitted)
-    if device_id not in self._waiting:
-      known = device_id in self._admitted
+    if self._has_added is None:
+      self._has_added = dict.fromkeys(np.asarray(self.device_ids).tolist(), False)
+    if self._has_added.get(device_id, True):
+      known = device_id in self._has_added
       raise ValueError(
         'device_id is of a device that '
         + ('added an update before' if known else f'is not of round {self.index}')
       )
-    self._waiting.remove(device_id)
+    self._has_added[device_id] = True

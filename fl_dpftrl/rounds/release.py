@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fl_dpftrl import adaptive_clipping, checks, claims, extra_coordinates
-from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.families import lattice, linear_noise
 from fl_dpftrl.noise import units
 
@@ -21,17 +20,6 @@ def num_extra(
 ) -> int:
   """Returns the number of coordinates beside the updates."""
   return sum(len(group.names) for group in adaptive_clipping.groups(clip_norm, metrics))
-
-
-def arithmetic(
-  noise_multiplier: float, num_coordinates: int, is_drawn: bool
-) -> arithmetics.Arithmetic:
-  """Returns the numbers that releases of so many coordinates are made of."""
-  if not noise_multiplier:
-    return arithmetics.Arithmetic()
-  if is_drawn:  # No bound is known for amplified guarantees.
-    return arithmetics.Arithmetic(kind=arithmetics.LATTICE)
-  return arithmetics.Arithmetic.covered(num_coordinates)
 
 
 class Estimate(NamedTuple):
@@ -65,7 +53,7 @@ class Release:
 
   def __init__(self, claim: claims.Claim, num_coordinates: int = 1):
     """Chooses the units; ValueError where noise is too small, or sums have no room."""
-    self._claim, self._num_coordinates = claim, num_coordinates
+    self.claim, self._num_coordinates = claim, num_coordinates
     self.report_goal = claim.report_goal or 1
     groups = adaptive_clipping.groups(
       claim.clip_norm, claim.private_metrics, claim.noise_multiplier, self.report_goal
@@ -149,15 +137,15 @@ class Release:
   @property
   def price(self) -> str:
     """Words on how much more noise the updates have for what is released beside them."""
-    if not (self._groups and self._claim.noise_multiplier):
+    if not (self._groups and self.claim.noise_multiplier):
       return ''
-    share = self.unit.size * 2.0**lattice.BITS / self._claim.noise_multiplier - 1.0
+    share = self.unit.size * 2.0**lattice.BITS / self.claim.noise_multiplier - 1.0
     return f' (updates +{100 * share:.2g} % for {len(self.names)} further figures)'
 
   @property
   def metric_names(self) -> tuple[str, ...]:
     """Names of the metrics, without counts."""
-    metrics = self._claim.private_metrics
+    metrics = self.claim.private_metrics
     return () if metrics is None else tuple(metrics.bounds)
 
   def estimates(
@@ -185,11 +173,11 @@ class Release:
 
   def stddevs(self, rounds: Sequence[int]) -> dict[str, float]:
     """Returns name → standard deviation of the noise in its mean over some rounds."""
-    if not self._claim.noise_multiplier:
+    if not self.claim.noise_multiplier:
       return dict.fromkeys(self.names, 0.0)
     weights = np.zeros(max(rounds) + 1)
     weights[list(rounds)] = 1.0 / len(rounds)
-    noise = self._claim.strategy.noise(self._claim.strategy.max_rounds)
+    noise = self.claim.strategy.noise(self.claim.strategy.max_rounds)
     norm = np.linalg.norm(linear_noise.combined_row(noise, weights))
     return dict(zip(self.names, (2.0**lattice.BITS * norm * self._scales).tolist(), strict=True))
 

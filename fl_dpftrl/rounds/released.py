@@ -9,6 +9,7 @@ import io
 import math
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 from fl_dpftrl import adaptive_clipping, extra_coordinates
 from fl_dpftrl.rounds import release
@@ -26,7 +27,6 @@ class ReleasedTable:
     self,
     path: pathlib.Path,
     release: release.Release,
-    clip_norm: float | adaptive_clipping.AdaptiveClipping,
     num_rounds: int,
   ):
     """Reads the file if it is there; ValueError for one of another run, or that is damaged.
@@ -34,10 +34,11 @@ class ReleasedTable:
     Args:
       path: of the file, which is made with the first round that has extra coordinates.
       release: coordinates of the run.
-      clip_norm: of all rounds, or its rule.
       num_rounds: rounds of the run so far.
     """
-    self._path, self._release, self._rule = path, release, clip_norm
+    self._path, self._release = path, release
+    clip_norm: Any = release.claim.clip_norm  # Of all rounds, or its rule.
+    self._rule = clip_norm
     self._columns = [_ROUND, _CLIP_NORM, *release.names]
     self._rounds: dict[int, dict[str, float]] = {}
     content = path.read_bytes() if path.exists() else b''

@@ -57,9 +57,10 @@ def test_a_lost_actor_makes_its_slice_again(tmp_path, family, number, folder):
   """Rows and what is known of them are those of one process, from a snapshot or the seed."""
   strategy = every_family.example(family, NUM_ROUNDS)
   sliced = slices(strategy, number, folder=folder and tmp_path / folder)
-  assert len(sliced.actors) == min(number, 3)
+  assert len(sliced.slices) == min(number, 3)
   first, known = made(sliced, 9)
-  os.kill(ray.get(sliced.actors[1].pid.remote()), signal.SIGKILL)
+  _, actor = sliced.slices[1]
+  os.kill(ray.get(actor.__ray_call__.remote(lambda unused: os.getpid())), signal.SIGKILL)
   rest, others = made(sliced, 3, first=9)
   sliced.close()
   expected, norms, trail = here(strategy)
@@ -98,7 +99,7 @@ def test_a_row_that_is_late_or_abandoned_ends_and_one_of_a_lost_actor(monkeypatc
   with pytest.raises(RuntimeError, match='no slice of a noise row was made in 0 seconds'):
     make()
   monkeypatch.setattr(shards, '_WAIT_SECONDS', 600.0)
-  ray.kill(sliced.actors[0], no_restart=True)
+  ray.kill(sliced.slices[0][1], no_restart=True)
   with pytest.raises(RuntimeError, match='a slice of a noise row failed'):
     make()
   sliced.abandon()
