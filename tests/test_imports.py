@@ -17,7 +17,7 @@ COMPILE_NOTHING = (
 ROOMS = 'commands families observers optimization reports rounds sensitivities study'
 MODULES = (
   'auditing workload_error claims files.durable noise.ahead noise.recurrence noise.normals'
-  ' noise.reference noise.integer_rows noise.snapshots'
+  ' noise.integer_rows noise.snapshots'
   ' participation.schemas strategies.files workloads'
 )
 NEED_TENSORFLOW = ('aggregators', 'runtime', 'training')

@@ -23,12 +23,7 @@ _ROUND, _CLIP_NORM = 'round', 'clip_norm'
 class ReleasedTable:
   """A CSV file with what each round released: its clip norm, counts and metrics."""
 
-  def __init__(
-    self,
-    path: pathlib.Path,
-    release: release.Release,
-    num_rounds: int,
-  ):
+  def __init__(self, path: pathlib.Path, release: release.Release, num_rounds: int):
     """Reads the file if it is there; ValueError for one of another run, or that is damaged.
 
     Args:
