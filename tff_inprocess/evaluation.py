@@ -35,25 +35,26 @@ class Evaluator:
     if name not in self._known:
       one = self._named[name]
       if analysis.is_sum(one):
-        report = self._evaluate(analysis.element(one.block.argument, analysis.REPORT), {})
         total = self._known[analysis.part_of(name, analysis.TOTAL)]
-        self._known[name] = report(total)
+        self._known[name] = self._function_of(name, analysis.REPORT)(total)
       else:
         self._known[name] = self._evaluate(one.block, {})
     return self._known[name]
 
   def with_summand(self, name: str, summand: imports.Value) -> imports.Value:
     """The total of a sum over a block of clients, with one more summand."""
-    accumulate = self._evaluate(
-      analysis.element(self._named[name].block.argument, analysis.ACCUMULATE), {}
-    )
-    return accumulate((self._known[analysis.part_of(name, analysis.BLOCK)], summand))
+    block = self._known[analysis.part_of(name, analysis.BLOCK)]
+    return self._function_of(name, analysis.ACCUMULATE)((block, summand))
 
   def with_block(self, name: str) -> imports.Value:
     """The total of a sum, with the total of one more block of clients."""
-    merge = self._evaluate(analysis.element(self._named[name].block.argument, analysis.MERGE), {})
     parts = (analysis.TOTAL, analysis.BLOCK)
-    return merge(tuple(self._known[analysis.part_of(name, part)] for part in parts))
+    totals = tuple(self._known[analysis.part_of(name, part)] for part in parts)
+    return self._function_of(name, analysis.MERGE)(totals)
+
+  def _function_of(self, name: str, index: int) -> Callable[[imports.Value], imports.Value]:
+    """A function of a sum, by its place among the arguments."""
+    return self._evaluate(analysis.element(self._named[name].block.argument, index), {})
 
   def _evaluate(self, block: _Block, bound: _Bound) -> Any:
     framework = tff.framework
@@ -70,7 +71,8 @@ class Evaluator:
     if isinstance(block, framework.CompiledComputation):
       return lambda argument: self.importer.call(block, argument)
     if isinstance(block, framework.Lambda):
-      return self._function(block, bound)
+      names = [block.parameter_name] if block.parameter_name is not None else []
+      return lambda argument: self._evaluate(block.result, bound | dict.fromkeys(names, argument))
     if isinstance(block, framework.Block):
       bound = dict(bound)
       for name, local in block.locals:
@@ -81,15 +83,6 @@ class Evaluator:
     if isinstance(block, framework.Call):
       return self._called(block, bound)
     raise analysis.unsupported(f'{block.compact_representation():.80}', analysis.WRITE_OTHERWISE)
-
-  def _function(self, block: tff.framework.Lambda, bound: _Bound) -> Callable[[Any], Any]:
-    def call(argument):
-      inner = dict(bound)
-      if block.parameter_name is not None:
-        inner[block.parameter_name] = argument
-      return self._evaluate(block.result, inner)
-
-    return call
 
   def _called(self, block: tff.framework.Call, bound: _Bound) -> Any:
     function = block.function

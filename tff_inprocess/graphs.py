@@ -30,12 +30,8 @@ def inputs(node: Any) -> tuple[list[str], list[str]]:
 
 def function_names(node: Any) -> list[str]:
   """Returns the names of the functions that are attributes of a node."""
-  names = []
-  for attribute in node.attr.values():
-    if attribute.HasField('func'):
-      names.append(attribute.func.name)
-    names.extend(function.name for function in attribute.list.func)
-  return names
+  values = node.attr.values()
+  return [f.name for v in values for f in ([v.func] if v.HasField('func') else v.list.func)]
 
 
 def clear_attributes(node: Any) -> None:
