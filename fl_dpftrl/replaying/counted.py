@@ -168,12 +168,12 @@ def read(
   by_unit, marks = bool(rows and len(rows[0]) > len(COLUMNS)), default_layout.missing
   origin = sql_statement.made_for(claim.strategy, num_rounds, by_unit=by_unit)
   expected = claim, num_rounds, terms, origin
-  tally, owners = _Rows(str(path), parts[''], marks).tally(*expected), None
+  tally, owners = _CountRows(str(path), parts[''], marks).tally(*expected), None
   id_type = _type_of(tally)
   if by_unit:
-    table = _Rows(str(path), parts[_OF_TABLE], marks, kinds=_TABLE_KINDS)
+    table = _CountRows(str(path), parts[_OF_TABLE], marks, kinds=_TABLE_KINDS)
     most = table.most_rows(tally.logs[0])
-    unit_rows = _Rows(str(path), parts[_OF_UNITS], marks, id_name=_UNIT_ID)
+    unit_rows = _CountRows(str(path), parts[_OF_UNITS], marks, id_name=_UNIT_ID)
     units = unit_rows.tally(*expected, most)
     owners = table.owners(tally, units)
     tally = dataclasses.replace(units, devices=tally)
@@ -247,7 +247,7 @@ def _type_of(tally: device_tallies.Tally) -> pa.DataType:
   return pa.int64() if type(tally.most_exposed[0].device_id) is int else pa.large_string()
 
 
-class _Rows:
+class _CountRows:
   """Rows (kind, num, amount, id) of devices or units, or of their table.
 
   Raises:
