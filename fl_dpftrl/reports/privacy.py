@@ -20,7 +20,6 @@ from fl_dpftrl.text import roundings
 
 Setting = settings.Setting
 
-# Of what the rows of a log stand for.
 _PACKAGES = ('numpy', 'dp-accounting', 'pyarrow')
 
 _SHARES = (0.01, 0.05, 0.1)  # of false positives
