@@ -131,13 +131,8 @@ class State:
       keys.NUM_ROUNDS_KEY: str(self.num_rounds),
       keys.CHAIN_KEY: self.head.hex(),
       keys.RUN_KEY: self.run.hex(),
-      **units_metadata(self.units),
+      **({keys.UNITS_KEY: json.dumps(self.units)} if self.units else {}),
     }
-
-
-def units_metadata(units: Sequence[tuple[int, str]]) -> dict[str, str]:
-  """Returns what the metadata of a log say of the table of units; nothing without one."""
-  return {keys.UNITS_KEY: json.dumps(units)} if units else {}
 
 
 def read(

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from fl_dpftrl.files import durable, mark
-from fl_dpftrl.logs import claim_json, id_columns, keys, ledger_format, log_tables, refusals
+from fl_dpftrl.logs import claim_json, id_columns, ledger_format, log_tables, refusals
 
 _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
 
@@ -203,13 +203,13 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     self._held.close()
 
   def _write(self) -> None:
-    metadata = log_tables.file_metadata(self.num_rounds, self._claim)
-    metadata |= {keys.CHAIN_KEY: self.digest, keys.RUN_KEY: self.run}
-    metadata |= ledger_format.units_metadata(self.units)
+    state = ledger_format.State(
+      self._claim, self._run, self.num_rounds, self._chain, units=self.units
+    )
     columns = log_tables.with_timestamps(
       pa.int64() if ledger_format.NUMBERS in self._kinds else pa.string()
     )
-    with log_tables.appending(self.path, columns, metadata) as append:
+    with log_tables.appending(self.path, columns, state.metadata()) as append:
       for t, second, kind, text in self._rows('SELECT round, second, kind, ids FROM rounds'):
         if text:
           append(log_tables.round_table(t, ledger_format.ids_of(kind, text), second))

@@ -124,20 +124,18 @@ class Log:
         that the files state.
     """
     digest, chain = self.metadata.get(keys.CHAIN_KEY), ledger_format.Chain(self.units)
-    for table in self._tables():
+    for _, _, table in self.numbered():
       if digest:
         chain.add(table)
       yield table
     if digest and not chain.in_order:  # As where files are not in the order of their rounds.
-      chain = ledger_format.Chain.from_unordered(self._tables(), self.units)
+      tables = (table for _, _, table in self.numbered())
+      chain = ledger_format.Chain.from_unordered(tables, self.units)
     if digest and chain.digest(self.num_rounds) != digest:
       raise refusals.LogError(
         f'{self.shards[0].path}: its rows are not those of its {keys.CHAIN_KEY}: some are missing,'
         ' added or changed, as by a filter that kept the metadata; take the file as it was written'
       )
-
-  def _tables(self) -> Iterator[pa.Table]:
-    return (table for _, _, table in self.numbered())
 
   def numbered(self) -> Iterator[tuple[str, int, pa.Table]]:
     """Yields path, number of the first row and checked rows, whose digest is not computed."""
