@@ -1,14 +1,12 @@
 """Ledgers read as logs, also while another process writes them.
 
-SQLite puts copies of ledger and write-ahead log together: a reader writes nothing beside them, and
-takes no lock.
+Ledger and write-ahead log are put together in memory: a reader writes nothing, and takes no lock.
 """
 
 import contextlib
 import os
-import pathlib
 import sqlite3
-import tempfile
+import struct
 import time
 from collections.abc import Iterator
 
@@ -20,7 +18,13 @@ from fl_dpftrl.logs import ledger_format, ledgers, refusals
 
 _BATCH_ROWS = 1 << 18
 _TRIES = 20
-_HEADER_BYTES = 32  # of a write-ahead log, by SQLite's file format
+# Of SQLite's file format: two bytes of a database say whether it has a write-ahead log, whose
+# header has magic number, version, page size, number of checkpoints, two salts and two checksums;
+# that of a frame has page, pages of the database if it ends a commit, the salts and two checksums.
+_VERSIONS, _ROLLBACK = slice(18, 20), b'\1\1'
+_HEADER, _FRAME = struct.Struct('>8I'), struct.Struct('>6I')
+_MAGIC = {0x377F0682: '<', 0x377F0683: '>'}
+_WORD = 0xFFFFFFFF
 
 
 class Reader:
@@ -29,8 +33,8 @@ class Reader:
   def __init__(self, path: str, num_rounds: int | None = None):
     """Opens a copy of a ledger, of whose rounds the first num_rounds are read; all if None."""
     self._num_rounds = num_rounds
+    self._database, record = _image(path)
     try:
-      self._database, record = _image(path)
       state = ledger_format.read(path, self._database, record)
     except (sqlite3.Error, UnicodeDecodeError) as error:  # The second of SQLite's own messages.
       raise refusals.LogError(f'{path}: is no ledger, or damaged: {error}') from error
@@ -73,15 +77,9 @@ def _image(path: str) -> tuple[sqlite3.Connection, mark.Record | None]:
     raise refusals.LogError(
       f'{path}: has a {ledger_format.JOURNAL} file of another program beside it; open the run first'
     )
-  content, log = _contents(path, real)
-  image = sqlite3.connect(':memory:', check_same_thread=False)
-  with tempfile.TemporaryDirectory() as folder:
-    copy = pathlib.Path(folder, 'ledger')
-    copy.write_bytes(content)
-    pathlib.Path(f'{copy}{ledger_format.WAL}').write_bytes(log)
-    with contextlib.closing(sqlite3.connect(copy)) as database:
-      database.backup(image)
-  return image, record
+  database = sqlite3.connect(':memory:', check_same_thread=False)
+  database.deserialize(_together(path, *_contents(path, real)))
+  return database, record
 
 
 def _contents(path: str, real: str) -> tuple[bytes, bytes]:
@@ -101,5 +99,47 @@ def _contents(path: str, real: str) -> tuple[bytes, bytes]:
 def _state(path: str) -> tuple[object, ...]:
   state, header = os.stat(path), b''
   with contextlib.suppress(FileNotFoundError), open(path + ledger_format.WAL, 'rb') as file:
-    header = file.read(_HEADER_BYTES)  # Changes when it is begun anew.
+    header = file.read(_HEADER.size)  # Changes when it is begun anew.
   return state.st_ino, state.st_size, state.st_mtime_ns, header
+
+
+def _together(path: str, content: bytes, log: bytes) -> bytes:
+  """Returns a database with the pages of the whole commits of its write-ahead log.
+
+  Source: SQLite's file format, section 4.
+  """
+  pages = bytearray(content)
+  if len(content) < _HEADER.size or not content.startswith(b'SQLite format 3\0'):
+    raise refusals.LogError(f'{path}: is no ledger, or damaged: it does not begin as a database')
+  pages[_VERSIONS] = _ROLLBACK
+  if len(log) < _HEADER.size:
+    return bytes(pages)
+  magic, _, size, _, *salts, sum_0, sum_1 = _HEADER.unpack_from(log)
+  order, sums = _MAGIC.get(magic), (0, 0)
+  if order is None or (sums := _sums(order, log[:24], sums)) != (sum_0, sum_1):
+    return bytes(pages)
+  waiting: dict[int, int] = {}  # Places of the newest content of pages, by page.
+  for start in range(_HEADER.size, len(log) - _FRAME.size - size + 1, _FRAME.size + size):
+    page, num_pages, *frame_salts, sum_0, sum_1 = _FRAME.unpack_from(log, start)
+    body = start + _FRAME.size
+    sums = _sums(order, log[start : start + 8] + log[body : body + size], sums)
+    if frame_salts != salts or sums != (sum_0, sum_1) or not page:
+      break
+    waiting[page] = body
+    if num_pages:  # The end of a commit.
+      pages.extend(bytes(max(0, num_pages * size - len(pages))))
+      for number, place in waiting.items():
+        pages[(number - 1) * size : number * size] = log[place : place + size]
+      del pages[num_pages * size :]
+      waiting.clear()
+  pages[_VERSIONS] = _ROLLBACK
+  return bytes(pages)
+
+
+def _sums(order: str, content: bytes, sums: tuple[int, int]) -> tuple[int, int]:
+  """Returns SQLite's checksums of more content."""
+  first, second = sums
+  for x, y in struct.iter_unpack(f'{order}2I', content):
+    first = (first + x + second) & _WORD
+    second = (second + y + first) & _WORD
+  return first, second
