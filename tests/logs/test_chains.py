@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import ledgers
+from fl_dpftrl.logs import ledgers, participation_log, refusals
 from tests.commands import lines
 from tests.logs import files
 
@@ -75,3 +75,22 @@ def test_rows_in_any_order_and_number_of_files_are_those_of_the_digest(tmp_path,
       files.written(path, part)
     assert sorted(files.rows(paths)) == rows
     assert len(paths) == 1 or REFUSED in files.refusal(paths[0])
+
+
+def test_files_of_two_logs_are_no_shards_of_one(tmp_path):
+  paths = [tmp_path / f'{seed}.parquet' for seed in range(2)]
+  for seed, path in enumerate(paths):
+    log_of(path, 'text', seed)
+  with pytest.raises(refusals.LogError, match='1.parquet: fl_dpftrl.rounds_sha256 is .*not shards'):
+    participation_log.read_log(paths)
+
+
+def test_evidence_with_a_log_that_lost_rows_is_not_verified(tmp_path, path):
+  table = log_of(path, 'text')
+  run = dpftrl.open_run(path, 'identity')
+  dpftrl.write_evidence(tmp_path / 'evidence', run, delta=1e-6)
+  files.written(tmp_path / 'evidence' / 'log-1.parquet', table.slice(1))
+  failed = {
+    check.name: ' '.join(check.found) for check in dpftrl.verify(tmp_path / 'evidence').checks
+  }
+  assert REFUSED in failed['statement'] and failed['guarantee']

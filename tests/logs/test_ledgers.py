@@ -316,8 +316,12 @@ def test_a_path_that_is_there_is_no_pattern(tmp_path):
 
 ENDS = {
   'end': '',
+  'exit': 'sys.exit(3)',
   'exception': '1 / 0',
+  'memory': 'raise MemoryError',
   'interrupt': 'os.kill(os.getpid(), signal.SIGINT)',
+  'termination': 'os.kill(os.getpid(), signal.SIGTERM)',
+  'hangup': 'os.kill(os.getpid(), signal.SIGHUP)',
   'kill': 'os.kill(os.getpid(), signal.SIGKILL)',
   'at once': 'os._exit(1)',
   'thread': 'threading.Thread(target=log.append, args=(log.num_rounds, ["b"], 1)).start()',

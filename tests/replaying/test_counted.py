@@ -241,8 +241,6 @@ def test_counts_hold_no_rows_and_are_opened_with_all_that_they_lack(counted_by, 
   run = dpftrl.open_run(None, BLT, from_counts=path, **given)
   with pytest.raises(refusals.LogError, match='holds counts, and no rows'):
     dpftrl.replay([run, run], delta=1e-6)
-  with pytest.raises(ValueError, match='group_size=2 needs the losses of as many devices'):
-    dpftrl.replay(run, delta=1e-6, group_size=2)
   for changes, words in (
     (dict(logs=path), 'do not go with from_counts'),
     (dict(first_round=1), 'do not go with from_counts'),
@@ -370,3 +368,11 @@ def test_what_does_not_go_with_counts_is_one_line(words, message, tmp_path, monk
   given = ['--strategy=tree_online', '--noise_multiplier=3', '--delta=1e-6', *words.split()]
   (line,) = command('replay', *given, status=2).stderr.splitlines()
   assert message in line or 'no such file' in line.lower()
+
+
+def test_groups_and_several_runs_need_the_log(tmp_path):
+  run = opened(rows_of(), tmp_path / 'result.parquet')
+  with pytest.raises(refusals.LogError, match='result.parquet: holds counts, and no rows'):
+    replays.replay([run, run], delta=1e-6)
+  with pytest.raises(ValueError, match='group_size=2 needs the losses of as many devices'):
+    replays.replay(run, delta=1e-6, group_size=2)

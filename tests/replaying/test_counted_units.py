@@ -1,5 +1,6 @@
 """Counts by unit of a database, and of a log, beside the log with its table of units."""
 
+import dataclasses
 import itertools
 import json
 
@@ -96,6 +97,12 @@ def test_figures_of_people_are_those_of_the_log_digit_for_digit(seeds, result_of
   assert any(one['num_devices'] != one['units']['num_participating'] for one in shown)
 
 
+@pytest.mark.thorough
+def test_figures_of_300_drawn_tables(result_of, tmp_path):
+  for seed in range(300):
+    check_equal(seed, result_of, tmp_path)
+
+
 @pytest.mark.parametrize('seed', range(6))
 @pytest.mark.parametrize('suffix', ['parquet', 'csv'])
 def test_counts_of_a_log_give_its_figures_again(seed, suffix, tmp_path):
@@ -167,6 +174,17 @@ def test_a_hostile_table_is_refused_by_its_row(units, message, result_of):
     from_counts(result_of(ROWS, units))
 
 
+def test_what_is_refused_of_a_log_is_so_by_unit(result_of):
+  for rows, message in (
+    (([0, 1, 1, None], ROWS[1]), 'num is missing in a row: a round is missing'),
+    ((ROWS[0], ['d1', 'd1', 'd2', None]), '1 rows have no device_id'),
+    (([0, 1, 1, N], ROWS[1]), f'cohort of {N}, which must be 0 to 11'),
+    (([0, 1, 1, 4], ['d1', 'd2', 'd2', 'd3']), 'a device is twice in a round'),
+  ):
+    with pytest.raises(refusals.LogError, match=message):
+      from_counts(result_of(rows, units_of(TABLE)))
+
+
 def opened(rows, path):
   pq.write_table(pa.Table.from_pylist(rows), path)
   return from_counts(path)
@@ -202,6 +220,9 @@ def test_counts_by_unit_are_of_another_text_than_those_of_devices(tmp_path):
     opened(of_devices, path)
   with pytest.raises(refusals.LogError, match='unknown kind'):
     opened(without, path)
+  run = opened(rows, path)
+  with pytest.raises(refusals.LogError, match='holds counts, and no rows'):
+    dpftrl.replay([run, run], delta=1e-6)
 
 
 def test_rows_that_end_have_no_counts(tmp_path):

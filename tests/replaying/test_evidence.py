@@ -173,9 +173,16 @@ def test_each_of_60_random_changes_is_found(written, tmp_path):
 
 
 @pytest.mark.parametrize('name, change, check, told', [
+  ('statement.json', lambda s: s.update(noise_multiplier=2.5), 'statement', 'noise_multiplier is'),
   ('statement.json', lambda s: s.update(num_rounds=24.0), 'statement', 'num_rounds is 24.0'),
+  ('statement.json', lambda s: s.update(min_sep=7), 'statement', 'min_sep is 7'),
   ('statement.json', lambda s: s.update(note=FORGED), 'statement', "'note' is unknown"),
+  ('statement.json', lambda s: s.pop('declared'), 'statement', "'declared' is missing"),
   ('statement.json', lambda s: s['declared'].update(holds=0), 'statement', 'declared.holds'),
+  ('statement.json', lambda s: s['assumptions'].pop(), 'statement', 'assumptions is'),
+  ('statement.json', lambda s: s['assumptions'].append(FORGED), 'statement', 'assumptions is'),
+  ('statement.json', lambda s: s.update(void_reason=FORGED), 'statement', 'void_reason is'),
+  ('statement.json', lambda s: s.update(warnings=[FORGED]), 'statement', 'warnings[0] is'),
   ('statement.json', lambda s: s['asked'].update(deltas=[1e-5, 1e-9]), 'statement', 'curve'),
   ('statement.json', lambda s: s['asked'].update(adjacency='replace_one'), 'statement', ''),
   ('statement.json', lambda s: s['asked'].update(group_size=1), 'statement', ''),

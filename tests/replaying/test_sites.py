@@ -74,6 +74,14 @@ def test_disjoint_sites_have_the_loss_of_the_costliest_one(sites):
   assert 'every device is in one of the runs only' in ' '.join(together.assumptions)
 
 
+def test_shared_sites_add_up(sites):
+  each = [dpftrl.replay(folder, delta=DELTA).worst_case for folder in sites]
+  together = dpftrl.replay(sites, delta=DELTA)
+  square = sum(guarantee.mu**2 for guarantee in each)
+  assert together.worst_case.mu == pytest.approx(math.sqrt(square), rel=1e-6)
+  assert 'disjoint' not in together.to_json()
+
+
 def test_a_patient_of_two_sites_refutes_that_they_are_disjoint(sites, tmp_path):
   other = site(tmp_path / 'other', [0, 40, 41, 42], 4.0, 7)
   for order in ([sites[0], other], [other, *sites]):

@@ -83,6 +83,29 @@ def test_most_runs_end_and_those_whose_releases_betray_the_device_go_on(
   assert excess(released, printed.worst_case.epsilon()).mean() > 6 * DELTA
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('mechanism', [IDENTITY, BLT])
+def test_a_run_that_ends_once_it_betrays_more_than_is_printed_of_its_rounds(mechanism):
+  """It looks every ten rounds."""
+  worst = {}
+  for t in range(10, DECLARED + 1, 10):
+    schema = schemas.MinSep(num_rounds=t, min_sep=mechanism.min_sep)
+    given = dict(noise_multiplier=mechanism.noise_multiplier, delta=DELTA)
+    worst[t] = dpftrl.account(mechanism.strategy, schema, **given).epsilon()
+  declared = statement_of(mechanism, ENDED).declared.guarantee.epsilon()
+  assert declared == worst[DECLARED]
+  ends = {'worst case': np.zeros(PATHS), 'declared': np.zeros(PATHS)}
+  running = {name: np.ones(PATHS, bool) for name in ends}
+  for t, loss in simulated(mechanism, 2, hesitant=False):
+    if t in worst:
+      for name, epsilon in (('worst case', worst[t]), ('declared', declared)):
+        over = running[name] & (loss > epsilon + 0.2)
+        ends[name][over] = excess(loss[over], epsilon)
+        running[name] &= ~over
+  assert ends['declared'].mean() < DELTA
+  assert ends['worst case'].mean() > 3 * DELTA
+
+
 def test_the_declared_figure_is_that_of_all_declared_rounds():
   early, whole = (statement_of(IDENTITY, n) for n in (ENDED, DECLARED))
   assert early.declared == whole.declared
