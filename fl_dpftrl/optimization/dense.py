@@ -1,5 +1,6 @@
 """Optimal dense strategies: for one participation and at fixed intervals, with certificates."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -25,7 +26,7 @@ def solve(problem: search_problem.Problem, *, tolerance: float = 2e-7) -> factor
   Source: Denisov et al. 2022, section 3.
   """
   once = schemas.MinSep(num_rounds=problem.schema.num_rounds, max_participations=1)
-  return _solve(problem, factorization.chains(once), None, tolerance)
+  return solve_multi_epoch(dataclasses.replace(problem, schema=once), tolerance=tolerance)
 
 
 def solve_multi_epoch(
@@ -41,25 +42,20 @@ def solve_multi_epoch(
     problem: the loss to minimise, its schema interpreted as `FixedSeparation`. Under min-sep
       patterns the strategy is valid but not optimal.
     equal_norms: True if all columns must have the same norm.
+    tolerance: see `solve`.
 
   Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorization), for the problem;
   `factorization` for the proof that its sign constraints hold by themselves.
   """
   groups = factorization.chains(problem.schema)
   alike = equal_norms or groups.reach < groups.rounds.shape[1]
-  norms = 1.0 / problem.schema.participations if alike else None
-  return _solve(problem, groups, norms, tolerance)
-
-
-def _solve(
-  problem: search_problem.Problem,
-  groups: factorization.Groups,
-  equal_norms: float | None,
-  tolerance: float,
-) -> factorization.Solution:
   matrix = problem.workload.matrix(groups.num_rounds)
-  worst_query = problem.objective == 'max'
-  dual = factorization.Dual(matrix, groups, equal_norms=equal_norms, worst_query=worst_query)
+  dual = factorization.Dual(
+    matrix,
+    groups,
+    equal_norms=1.0 / problem.schema.participations if alike else None,
+    worst_query=problem.objective == 'max',
+  )
   tolerance = max(tolerance, 2.0 * problem.least_gain)  # The gap is one of squares.
   return factorization.solve(matrix, dual, tolerance=tolerance, progress=problem.progress)
 
