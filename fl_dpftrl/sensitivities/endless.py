@@ -6,31 +6,12 @@ device's loss Σ X[s, t] over its rounds s and t too small.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import scipy
 
 from fl_dpftrl.sensitivities import kinds, patterns
-
-
-class Gram(Protocol):
-  """X of a C with rows for ever."""
-
-  @property
-  def own(self) -> float: ...
-
-  @property
-  def least(self) -> float: ...
-
-  @property
-  def falls(self) -> bool: ...
-
-  def tabulated(self, num_rounds: int) -> 'Gram': ...
-
-  def entries(self, earlier: np.ndarray, later: np.ndarray) -> np.ndarray: ...
-
-  def worst_square(self, min_sep: int, max_participations: int) -> kinds.Sensitivity: ...
 
 
 class Lags(NamedTuple):
@@ -153,6 +134,10 @@ class Blocks(NamedTuple):
     """
     blocks = max_participations * (2 - (-min_sep // self.block_rounds))
     return self.sensitivity(min_sep, max_participations, blocks * self.block_rounds)
+
+
+Gram = Lags | Blocks
+"""X of a C with rows for ever."""
 
 
 def column_lags(column: np.ndarray, tail_square: float = 0.0) -> Lags:
