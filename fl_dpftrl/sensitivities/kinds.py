@@ -42,18 +42,14 @@ def better(first: Sensitivity, second: Sensitivity) -> Sensitivity:
   return min(first, second, key=lambda figure: figure.value)
 
 
-class HasEntries(Protocol):
-  """A mechanism that gives entries of its X."""
-
-  def gram_entries(self, num_rounds: int) -> Entries: ...
-
-
 class HasSensitivity(schemas.Limited, Protocol):
   """A mechanism as used here; `families.base.Strategy` has defaults."""
 
   def sensitivity(self, schema: schemas.MinSep) -> Sensitivity: ...
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray: ...
+
+  def gram_entries(self, num_rounds: int) -> Entries: ...
 
   def endless_gram(self) -> Any: ...
 

@@ -140,7 +140,7 @@ def _dual(grams: np.ndarray, updates: np.ndarray) -> np.ndarray:
 
 
 def pattern_sensitivity(
-  strategy: kinds.HasEntries, num_rounds: int, patterns: Sequence[Sequence[int]]
+  strategy: kinds.HasSensitivity, num_rounds: int, patterns: Sequence[Sequence[int]]
 ) -> tuple[np.ndarray, str]:
   """Returns the sensitivity of each given pattern of rounds of one device.
 
