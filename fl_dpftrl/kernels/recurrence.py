@@ -36,8 +36,18 @@ def _add_weighted(weights, buffers, stack, at, total, begins):
 
 
 @compiled.loop
+def plain(total, begins, fresh, out):
+  """Makes a row without buffers."""
+  if not begins:
+    return _finish(total, fresh, out)
+  for i in range(fresh.size):
+    out[i] = np.int64(fresh[i])
+  return 0
+
+
+@compiled.loop
 def add(total, begins, fresh, oldest, buffers, at, weights, stack, gains, scale, restarts, out):
-  """Makes a row, and adds it and an older normal to running sums, if there are any.
+  """Makes a row, and adds it and an older normal to running sums.
 
   Gains: lost share, gain of the row over its scale, and gain of the older normal, of each sum.
   """

@@ -88,7 +88,7 @@ class Recurrence:
     step, below = row.step, -row.factor * np.asarray(row.step.below, np.float64)
     match step.update:
       case None:
-        return _adding(below, np.zeros((3, 0)), step), ()
+        return _plain, ()
       case linear_noise.Add() as sums:
         return _adding(below, np.array(sums, np.float64), step), range(self.num_buffers)
       case linear_noise.Push(merged):
@@ -171,8 +171,13 @@ def buffer_bytes(strategy: strategies.Strategy, num_rounds: int, num_parameters:
   return layout(noise, num_rounds)[0] * _BYTES * num_parameters
 
 
+def _plain(total, begins, fresh, oldest, buffers, at, out):
+  """Makes a row that no buffer holds."""
+  return loops.plain(total, begins, fresh, out)
+
+
 def _adding(below: np.ndarray, gains: np.ndarray, step: linear_noise.Step) -> _Finish:
-  """Adds a row, and the normal that was drawn first, to running sums, if there are any."""
+  """Adds a row, and the normal that was drawn first, to running sums."""
   stack = np.arange(below.size)
   scale, restarts = float(step.scale), bool(step.restart)
   return lambda total, begins, fresh, oldest, buffers, at, out: loops.add(
