@@ -1,6 +1,5 @@
 """Counts by unit of a database, and of a log, beside the log with its table of units."""
 
-import dataclasses
 import itertools
 import json
 
