@@ -89,7 +89,7 @@ class Source:
 
   def _identified(self, descriptor: int) -> tuple[int, ...]:
     state = os.fstat(descriptor)
-    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
   @contextlib.contextmanager
   def opened(self) -> Iterator[BinaryIO]:

@@ -119,7 +119,8 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     try:
       if self.units is not None:
         self._take_units(self.units)
-      self._record_log()
+      self._num_followed = -1  # Rounds of the log that the gate has; −1 while that is in doubt.
+      self._follow_log()
     except BaseException:
       self.log.release()
       raise
@@ -149,12 +150,14 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     is_endless = self.claim.answers.num_rounds is None
     return self._budget.epsilon(rounds or 1) if rounds or is_endless else 0.0
 
+  @durable.one_at_a_time
   def privacy_loss(self, delta: float) -> guarantees.Guarantee:
     """Returns the worst case of the rounds so far by the log, where a gate follows it.
 
     That of a loss budget is the whole of it.
     """
     participation: Any = self.claim.answers
+    self._follow_log()
     if participation.num_rounds is not None and self.gate:
       participation = self.gate.seen.schema
     return self.claim.guarantee(participation, delta)
@@ -208,6 +211,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       BudgetSpentError: if the next round would pass the budget.
       ValueError: for malformed ids, or at_most where participation is drawn.
     """
+    self._follow_log()
     return self._checked(self.num_rounds, device_ids, at_most)
 
   def _checked(
@@ -273,7 +277,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     Raises:
       ValueError: for a device that may not take part; else see `admit`.
     """
-    return self._begin(cohorts, timestamp, least=least)
+    return self._begin(cohorts, timestamp, least=operator.index(least))
 
   def _begin(
     self,
@@ -286,6 +290,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     """Admits cohorts, which are whole if there is a least size, to the next rounds, or none."""
     admitted: list[admission.Admission] = []
     first = self.num_rounds
+    self._follow_log()
     try:
       for t, device_ids in enumerate(cohorts, first):
         if admitted:  # Who may take part depends on the round before.
@@ -301,23 +306,26 @@ class Guard(contextlib.AbstractContextManager['Guard']):
           )
       now = int(time.time()) if timestamp is None else timestamp
       self.log.begin(first, [each.column for each in admitted], now, self._citation)
+      for last in admitted[-1:]:
+        self._record(last.column)
     except BaseException:
-      if len(admitted) > 1 or self.num_rounds > first:  # Begun all the same.
-        self._record_log()
+      self._follow_log()
       raise
-    for last in admitted[-1:]:
-      self._record(last.column)
     return admitted
 
   def _record(self, column: pa.Array) -> None:
     if self.gate:
+      num_rounds, self._num_followed = self._num_followed, -1  # Until the gate has all of it.
       self.gate.record(column.to_numpy(zero_copy_only=False))
+      self._num_followed = num_rounds + 1
 
-  def _record_log(self) -> None:
-    if self.gate:
+  def _follow_log(self) -> None:
+    """Gives the gate the rounds of the log anew where an error or an interrupt left it others."""
+    if self.gate and self._num_followed != self.num_rounds:
       self.gate.clear()
-    for t in range(self.log.num_rounds if self.gate else 0):
-      self._record(self.log.column(t))
+      self._num_followed = 0
+      for t in range(self.num_rounds):
+        self._record(self.log.column(t))
 
   def close(self) -> None:
     """Writes the log as one Parquet file; nothing can be admitted then."""

@@ -117,6 +117,47 @@ def test_says_who_was_turned_away_and_why(tmp_path):
     guarded.admit(['a'])
 
 
+@pytest.mark.parametrize('cohorts, error', [
+  ([[20], ['x', 3]], ValueError), ([[20], [21], [22]], guards.BudgetSpentError),
+])  # fmt: skip
+def test_cohorts_that_are_refused_together_leave_no_round_behind(tmp_path, cohorts, error):
+  claim = dpftrl.Claim(strategy='identity', noise_multiplier=5.0, participation=dpftrl.MinSep(4, 2))
+  with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
+    guard.admit([5])
+    guard.admit([7])
+    with pytest.raises(error):
+      guard.reserve(cohorts)
+    assert guard.privacy_loss(1e-6).rho == claim.guarantee(guard.gate.seen.schema, 1e-6).rho
+    assert guard.gate.seen.num_rounds == guard.num_rounds == 2
+    assert guard.admit([7, 8]).device_ids.tolist() == [8]  # Device 7 took part in round 1.
+    with pytest.raises(TypeError):
+      guard.reserve([[9]], least=None)
+
+
+@pytest.mark.parametrize('when', ['before', 'within', 'after'])
+def test_an_interrupt_as_a_gate_takes_a_cohort_lets_no_device_in_too_soon(
+  tmp_path, monkeypatch, when
+):
+  claim = dpftrl.Claim(strategy='identity', noise_multiplier=5.0, participation=dpftrl.MinSep(6, 3))
+  with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
+    record, interrupts = guard.gate.record, [True]
+
+    def interrupted(device_ids):
+      if when != 'before' or not interrupts:
+        record(device_ids)
+      if when == 'within' and interrupts:
+        guard.gate.seen._lasts[:] = -9
+      if interrupts:
+        interrupts.clear()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(guard.gate, 'record', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      guard.admit([2])
+    assert guard.num_rounds == 1 and not guard.check([2]).device_ids.size
+    assert guard.admit([2, 3]).device_ids.tolist() == [3]
+
+
 def test_a_repeated_row_is_refused(tmp_path):
   guarded = opened(tmp_path / 'log.parquet')
   guarded.admit(['a'], row=0)
