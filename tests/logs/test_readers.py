@@ -183,15 +183,17 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
     readers.Source(os.fspath(tmp_path / 'l.csv'))
 
 
-@pytest.mark.parametrize('is_replaced', [False, True])
-def test_a_file_that_is_replaced_or_grows_is_refused(tmp_path, is_replaced):
+@pytest.mark.parametrize('change', ['replaced', 'grown', 'rewritten with its old time'])
+def test_a_file_that_is_changed_is_refused(tmp_path, change):
   path = files.written(tmp_path / 'l.csv', files.HEAD + b'0,a\n')
   log = participation_log.read_log(path, num_rounds=9)
   assert [t.to_pylist() for t in log.tables()] == [[{'round': 0, 'device_id': 'a'}]]
-  if is_replaced:
-    os.replace(files.written(tmp_path / 'new', path.read_bytes()), path)
+  state, content = path.stat(), path.read_bytes()
+  if change == 'replaced':
+    os.replace(files.written(tmp_path / 'new', content), path)
   else:
-    path.write_bytes(path.read_bytes() + b'1,b\n')
+    path.write_bytes(content + b'1,b\n' if change == 'grown' else content.replace(b'0,a', b'0,c'))
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
   for read in (lambda: list(log.tables()), log.files):
     with pytest.raises(refusals.LogError, match='was changed while it was read'):
       read()

@@ -135,9 +135,7 @@ def test_cohorts_that_are_refused_together_leave_no_round_behind(tmp_path, cohor
 
 
 @pytest.mark.parametrize('when', ['before', 'within', 'after'])
-def test_an_interrupt_as_a_gate_takes_a_cohort_lets_no_device_in_too_soon(
-  tmp_path, monkeypatch, when
-):
+def test_an_interrupt_of_a_gate_lets_no_device_in_too_soon(tmp_path, monkeypatch, when):
   claim = dpftrl.Claim(strategy='identity', noise_multiplier=5.0, participation=dpftrl.MinSep(6, 3))
   with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
     record, interrupts = guard.gate.record, [True]
