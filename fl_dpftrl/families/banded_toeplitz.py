@@ -96,8 +96,9 @@ class BandedToeplitz(base.Strategy):
       later = below.size if self.max_rounds is None else min(below.size, self.max_rounds - 1 - t)
       return linear_noise.Step(diagonal=diagonal, below=below, update=update, scale=norms[later])
 
-    period = 1 if self.max_rounds is None else None
-    return linear_noise.LinearNoise(below.size, step, period=period)
+    if self.max_rounds is None:
+      return linear_noise.LinearNoise(below.size, step, period=1)
+    return linear_noise.LinearNoise(below.size, step, alike=self.max_rounds - below.size)
 
   def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
     """The bound from columns of one shape, or that for any X if smaller."""

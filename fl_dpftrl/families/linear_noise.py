@@ -86,6 +86,7 @@ class LinearNoise(NamedTuple):
     settles: first round from which on they recur.
     dyadic: steps recur instead whenever the binary form of t ends in as many ones, as the
       carries of a binary tree do.
+    alike: rounds before it, of a strategy with a last one, have the step of round 0.
   """
 
   num_buffers: int
@@ -93,14 +94,21 @@ class LinearNoise(NamedTuple):
   period: int | None = None
   settles: int = 0
   dyadic: bool = False
+  alike: int = 0
 
   def at(self, round_index: int) -> Step:
     """Returns the step of a round, given by the first round with that step."""
+    return self.step(self.first(round_index))
+
+  def first(self, round_index: int) -> int:
+    """Returns the first round that has the step of a round."""
+    if round_index < self.alike:
+      return 0
     if self.dyadic:
-      return self.step((~round_index & (round_index + 1)) - 1)
+      return (~round_index & (round_index + 1)) - 1
     if self.period is None or round_index < self.settles:
-      return self.step(round_index)
-    return self.step(self.settles + (round_index - self.settles) % self.period)
+      return round_index
+    return self.settles + (round_index - self.settles) % self.period
 
 
 def start(noise: LinearNoise, size: int) -> np.ndarray:
@@ -132,8 +140,8 @@ def entered(
   """Returns the buffers after a step, given its y and the first row of Z that it draws."""
   match step.update:
     case Push(merged):
-      newest = row + buffers[:merged].sum(axis=0)
-      return np.vstack([newest, buffers[merged:]])[: noise.num_buffers]
+      newest = row + buffers[:merged].sum(axis=0) if merged else row
+      return np.concatenate([newest[None], buffers[merged:]])[: noise.num_buffers]
     case Add(losses, row_gains, draw_gains):
       buffers = (1 - losses)[:, None] * buffers + np.outer(row_gains, row)
       return buffers + np.outer(draw_gains, oldest)

@@ -43,6 +43,23 @@ def rounded(words, limits, widths, most, out, places):
 
 
 @compiled.loop
+def count(row, chunk, use, places, chunk_size, blocks, block, counters):
+  """Writes the counter of a block of each place, from the beginning of a chunk on, as bytes.
+
+  Each place has so many blocks. A counter has 48 bits of the row, 32 of the chunk, 16 of its use,
+  and 32 of the block within the chunk.
+  """
+  for i in range(places.size):
+    number, within = chunk + places[i] // chunk_size, places[i] % chunk_size * blocks + block
+    high = np.uint64(row) << np.uint64(16) | np.uint64(number >> 16)
+    low = np.uint64(number & 0xFFFF) << np.uint64(48) | np.uint64(use << 32 | within)
+    for byte in range(8):
+      shift = np.uint64(56 - 8 * byte)
+      counters[i, byte] = high >> shift
+      counters[i, 8 + byte] = low >> shift
+
+
+@compiled.loop
 def settled(words, bits, places, count, in_tail, tables, scale, out, undecided, num_undecided):
   """Settles unsure normals by the further bits of one attempt.
 

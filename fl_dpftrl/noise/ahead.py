@@ -4,17 +4,17 @@ import functools
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent import futures
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from fl_dpftrl.noise import integer_rows, snapshots
 
 _NICENESS = 5
-# Rows of a block, and coordinates of all of them.
-_MOST_AT_ONCE, _COORDINATES_AT_ONCE = 16, 1 << 17
+_QUICK_SECONDS = 1e-3  # of a row that is not worth a thread
 
 
 class Made(NamedTuple):
@@ -25,7 +25,7 @@ class Made(NamedTuple):
   after: int
 
 
-_Block = dict[int, tuple[np.ndarray, Made]]  # Successive rows: their values and facts.
+_Row = tuple[np.ndarray, Made]
 
 
 class Source:
@@ -95,16 +95,12 @@ class LocalSource(Source):
       self._maker = None
 
 
-def at_once(size: int) -> int:
-  """Returns how many rows of so many coordinates are made at once."""
-  return max(1, min(_MOST_AT_ONCE, _COORDINATES_AT_ONCE // size))
-
-
 class Rows:
   """The rows of a seed, in memory: the next is made while the last is in use.
 
-  Small rows are made several at once, in blocks. The last row may be asked for again. Rows before
-  it are made again from a snapshot or from row 0.
+  Where rows take less than a millisecond, each is made when it is needed: threads would wait for
+  each other longer than that. The last row may be asked for again. Rows before it are made again
+  from a snapshot or from row 0.
 
   Args:
     new_source: seed → source of its rows.
@@ -113,18 +109,17 @@ class Rows:
   def __init__(self, new_source: Callable[[bytes], Source], size: int, num_rounds: int):
     self._new_source = new_source
     self._size, self._num_rounds = size, num_rounds
-    self._at_once = at_once(size)
     self._lock = threading.Lock()
     self._seed: bytes | None = None
-    self._future: futures.Future[_Block] | None = None
-    self._last: _Block = {}
+    self._row, self._last = -1, cast(Any, None)
+    self._future: futures.Future[_Row] | None = None
 
-  def prepare(self, seed: bytes, row: int) -> None:
-    """Starts to make a row."""
+  def prepare(self, seed: bytes, row: int, *, now: bool = False) -> None:
+    """Starts to make a row in the background; a quick one is only made now, if at all."""
     with self._lock:
       self._use(seed)
-      if row not in self._last:
-        self._begin(self._block_of(row))
+      if row != self._row and (now or not self._is_quick):
+        self._begin(row, here=self._is_quick)
 
   def row(self, seed: bytes, row: int) -> tuple[np.ndarray, Made]:
     """Returns a row, int64, not to be changed, and what is known of it."""
@@ -132,14 +127,11 @@ class Rows:
       raise ValueError(f'row {row} is not among the {self._num_rounds} that there are')
     with self._lock:
       self._use(seed)
-      if row not in self._last:
-        self._last = self._begin(self._block_of(row)).result()
-        if row not in self._last:  # The row or one before it failed: which one is told.
-          self._last = self._begin(row).result()
-        following = max(self._last) + 1
-        if following < self._num_rounds:
-          self._begin(following)
-      return self._last[row]
+      if row != self._row:
+        self._last, self._row = self._begin(row, here=self._is_quick).result(), row
+        if not self._is_quick and row + 1 < self._num_rounds:
+          self._begin(row + 1)
+      return self._last
 
   def close(self) -> None:
     """Ends what is being made, and forgets the rows."""
@@ -149,53 +141,44 @@ class Rows:
         if self._future:
           futures.wait([self._future])
         self._source.close()
-        self._last, self._seed = {}, None
+        self._seed = self._last = self._future = None
 
   def _use(self, seed: bytes) -> None:
     if seed != self._seed:
-      self._source = self._new_source(seed)
-      self._last, self._seed = {}, seed
-      self._begun, self._future = -1, None  # The block that is being made, and its rows.
+      self._source, self._is_quick = self._new_source(seed), False
+      self._seed, self._row, self._last = seed, -1, None
+      self._begun, self._future = -1, None  # The row that is being made.
 
-  def _block_of(self, row: int) -> int:
-    """Returns the first row of the block that is being made, if the row is in it, or the row."""
-    begun = self._begun
-    return begun if 0 <= begun <= row < begun + self._at_once else row
-
-  def _begin(self, first: int) -> 'futures.Future[_Block]':
-    """Starts to make a block after the one before, unless it is made already."""
+  def _begin(self, row: int, *, here: bool = False) -> 'futures.Future[_Row]':
+    """Makes a row in the background, or here, after the one before, unless it is begun."""
     source, previous = self._source, self._future
-    if previous and self._begun == first and not (previous.done() and previous.exception()):
+    if previous and self._begun == row and not (previous.done() and previous.exception()):
       return previous
-    future: futures.Future[_Block] = futures.Future()
+    future: futures.Future[_Row] = futures.Future()
 
     def run():
-      _stand_back()
+      if not here:
+        _stand_back()
       if previous:
         futures.wait([previous])
       try:
-        future.set_result(self._made(source, first))
+        future.set_result(self._made(source, row))
       except BaseException as error:
         future.set_exception(error)
 
-    threading.Thread(target=run, name='noise', daemon=True).start()
-    self._begun, self._future = first, future  # Only now: what never started would never end.
+    if here:
+      run()
+    else:
+      threading.Thread(target=run, name='noise', daemon=True).start()
+    self._begun, self._future = row, future  # Only now: what never started would never end.
     return future
 
-  def _made(self, source: Source, first: int) -> _Block:
-    """Returns rows from the first on, without those from one that fails on."""
-    block: _Block = {}
-    used = first - self._at_once + 1  # Rows of the block before are in use.
-    for row in range(first, min(first + self._at_once, self._num_rounds)):
-      room = np.empty(self._size + 8, np.int64)
-      values = room[-room.ctypes.data // 8 % 8 :][: self._size]  # Aligned: TensorFlow copies none.
-      try:
-        block[row] = values, source.make(row, values, used)
-      except Exception:
-        if not block:
-          raise
-        break
-    return block
+  def _made(self, source: Source, row: int) -> _Row:
+    start, room = time.perf_counter(), np.empty(self._size + 8, np.int64)
+    values = room[-room.ctypes.data // 8 % 8 :][: self._size]  # Aligned: TensorFlow copies none.
+    made = source.make(row, values, row)
+    self._is_quick = time.perf_counter() - start < _QUICK_SECONDS
+    return values, made
 
 
 def _stand_back() -> None:

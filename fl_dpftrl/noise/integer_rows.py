@@ -109,8 +109,8 @@ class RowMaker:
     size, chunk = where.stop - start, self._first_chunk + start // normals.CHUNK
     fresh, total, oldest, again = vectors[:, :size]
 
-    def draw(part: np.ndarray, group: int, weight: float = 1.0) -> np.ndarray:
-      source.fill(group, chunk, self._recurrence.scale(group), part)
+    def draw(part: np.ndarray, group: int, scale: float, weight: float = 1.0) -> np.ndarray:
+      source.fill(group, chunk, scale, part)
       return part if weight == 1.0 else np.multiply(part, weight, out=part)
 
     for place, normal in enumerate(step.again):
@@ -120,7 +120,7 @@ class RowMaker:
         draw(total, *normal)
     if step.oldest:
       draw(oldest, *step.oldest)
-    draw(fresh, self.row)
+    draw(fresh, self.row, step.scale)
     trail = step.finish(total, not step.again, fresh, oldest, self.buffers, start, out[where])
     return trail if self.versions else 0
 

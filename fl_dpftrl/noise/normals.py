@@ -172,11 +172,9 @@ class Normals:
 
   def _further(self, row: int, chunk: int, at: np.ndarray, attempt: int) -> np.ndarray:
     """The first block of an attempt of each of some normals, as words, shape [size, 2]."""
-    at = at.astype(np.uint64)  # As a row has up to 48 bits of the 64.
-    counters, chunks = np.empty((at.size, 2), '>u8'), chunk + at // CHUNK
-    counters[:, 0] = row << 16 | chunks >> 16
-    blocks = (at % CHUNK * _ATTEMPTS + attempt) * _BLOCKS
-    counters[:, 1] = (chunks & 0xFFFF) << 48 | _FURTHER << 32 | blocks
+    counters = np.empty((at.size, 16), np.uint8)
+    each = CHUNK, _ATTEMPTS * _BLOCKS, attempt * _BLOCKS
+    loops.count(row, chunk, _FURTHER, at, *each, counters)
     return np.frombuffer(self._blocks.update(counters.tobytes()), '<u8').reshape(-1, 2)
 
 

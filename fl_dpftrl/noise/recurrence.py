@@ -24,13 +24,15 @@ _ROWS_AT_ONCE = ((16, 8), (8, 4), (2, 2), (0, 1))
 _VECTORS, _COLUMNS = 64, 512
 _LARGEST = 2.0**52  # Integers that float64 holds, with room.
 _BYTES = 8
+_MOST_STEPS, _NORMS_AT_ONCE = 256, 64  # steps that are kept
 
 
 class IntegerStep(NamedTuple):
   """How one row is made.
 
   Attributes:
-    again: (round, weight) of normals of earlier rounds, whose sum is the first part of A.
+    scale: standard deviation of the integers that the row's own normals are.
+    again: (round, scale, weight) of normals of earlier rounds, whose sum is the first part of A.
     oldest: that of the normal that buffers gain by `Add.draw_gains`; None if they gain none.
     finish: (total, begins, fresh, oldest, buffers, at, out) → trail, for coordinates from `at` on:
       adds the buffers' part to the total, rounds it, and adds it to the fresh integers, which
@@ -39,8 +41,9 @@ class IntegerStep(NamedTuple):
     written: buffers that it changes.
   """
 
-  again: Sequence[tuple[int, float]]
-  oldest: tuple[int, float] | None
+  scale: float
+  again: Sequence[tuple[int, float, float]]
+  oldest: tuple[int, float, float] | None
   finish: _Finish
   written: Sequence[int]
 
@@ -63,26 +66,35 @@ class Recurrence:
     undoing.check_undoes(strategy, noise, num_rounds)
     self._noise, self._num_rounds, self._bits = noise, num_rounds, bits
     self.num_buffers, self._at_once = layout(noise, num_rounds)
-    self.norms = _Sequence(linear_noise.row_norms(noise))
+    norms = itertools.islice(linear_noise.row_norms(noise), num_rounds)
+    self.norms = _Sequence(norms, at_once=_NORMS_AT_ONCE)
     self._rows = _Sequence(lattice.rows(strategy, num_rounds))
     self._stacks = _Sequence(_stacks(noise))
+    self._steps: dict[tuple[int, ...], IntegerStep] = {}  # Those that rows have in common.
 
   def step(self, t: int) -> IntegerStep:
     """Returns how row t is made; rows are made in order."""
-    row = self._rows[t]
     if lattice.FARTHEST_NORMAL * 2.0**self._bits * self.norms[t] > _LARGEST:
       raise ValueError(f'row {t} has a norm of {self.norms[t]:g}, too large for its integers')
-    spread = lambda group: self._rows[group].spread
-    again = [(group, row.factor * weight / spread(group)) for group, weight in row.reads]
-    oldest = None
-    if row.oldest is not None:
-      group, sign = row.oldest
-      oldest = group, sign / spread(group)
-    return IntegerStep(again, oldest, *self._finish(t, row))
+    top, size = self._stacks[t]
+    served = min(self._num_rounds - t, self._at_once or 1)  # Rows that the step may serve.
+    firsts = self._noise.first(t), self._noise.first(t + served - 1)
+    alike = *firsts, served, top % max(self.num_buffers, 1), size
+    step = self._steps.get(alike)
+    if step is None:
+      step = self._step(t)
+      if not step.again and step.oldest is None and len(self._steps) < _MOST_STEPS:
+        self._steps[alike] = step
+    return step
 
-  def scale(self, t: int) -> float:
-    """Returns the standard deviation of the integers that the normals of a round become."""
-    return abs(self._rows[t].spread) * 2.0**self._bits
+  def _step(self, t: int) -> IntegerStep:
+    row = self._rows[t]
+    spread = lambda group: self._rows[group].spread
+    scale = lambda group: abs(spread(group)) * 2.0**self._bits
+    normal = lambda group, weight: (group, scale(group), weight / spread(group))
+    again = [normal(group, row.factor * each) for group, each in row.reads]
+    oldest = None if row.oldest is None else normal(*row.oldest)
+    return IntegerStep(scale(t), again, oldest, *self._finish(t, row))
 
   def _finish(self, t: int, row: lattice.LatticeRow) -> tuple[_Finish, Sequence[int]]:
     step, below = row.step, -row.factor * np.asarray(row.step.below, np.float64)
@@ -129,13 +141,16 @@ class Recurrence:
 
 
 class _Sequence:
-  """The values of an iterator, computed up to the largest index that is used."""
+  """The values of an iterator, computed a few at a time up to the largest index that is used."""
 
-  def __init__(self, values: Iterator[Any]):
-    self._values, self._computed = values, list[Any]()
+  def __init__(self, values: Iterator[Any], at_once: int = 1):
+    self._values, self._at_once, self._computed = values, at_once, list[Any]()
 
   def __getitem__(self, index: int) -> Any:
-    self._computed.extend(itertools.islice(self._values, max(0, index + 1 - len(self._computed))))
+    if index >= len(self._computed):
+      self._computed.extend(
+        itertools.islice(self._values, index + self._at_once - len(self._computed))
+      )
     return self._computed[index]
 
 

@@ -19,7 +19,7 @@ _FORMAT = 1
 _SECRET_NAME, _MARK_NAME, _TRAIL_NAME, _LOCK_NAME = 'secret.json', 'used', 'trail', 'lock'
 # The row after one that was given out, what the rows up to it add up to, and a checksum.
 _TRAIL = struct.Struct('<qQI')
-_SNAPSHOT_ROWS = 16
+_SNAPSHOT_ROWS, _MOST_SNAPSHOT_ROWS, _SMALL_ROWS = 16, 1024, 1 << 21
 # Most nanoseconds for which a process may have been held up before it was killed.
 _HELD_UP = 10_000_000_000
 
@@ -34,8 +34,9 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
 
   Threads may ask at the same time; a process that was forked from this one may not.
 
-  The next row is made in the background while the last one is in use. Buffers are in memory, and
-  a snapshot of them in the folder every 16 rows, of small rows every 256.
+  The next row is made in the background while the last one is in use, unless rows take less than a
+  millisecond. Buffers are in memory, and a snapshot of them in the folder every 16 rows, or more
+  rarely of small ones.
 
   The folder must not be copied and used twice, nor be put back from a backup: rows that were used
   since would repeat. Both are noticed by the times that the file system keeps, and refused. A
@@ -139,11 +140,11 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
       os.pwrite(self._trail, _packed(t + 1, made.after), 0)
       return values
 
-  def prepare(self) -> None:
-    """Starts to make the next row in the background."""
+  def prepare(self, *, now: bool = False) -> None:
+    """Starts to make the next row in the background; with `now`, makes one that is quick here."""
     row = self.next_row if self._is_checked else self._known[0]
     if row < self.max_rows:
-      self._rows.prepare(self._seed, row)
+      self._rows.prepare(self._seed, row, now=now)
 
   def skip_to(self, t: int) -> None:
     """Marks the rows before row t as used, durably, without making them."""
@@ -279,7 +280,7 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
   def _source(self, seed: bytes) -> ahead.Source:
     return ahead.LocalSource(
       self._folder,
-      _SNAPSHOT_ROWS * ahead.at_once(self.size),
+      max(_SNAPSHOT_ROWS, min(_MOST_SNAPSHOT_ROWS, _SMALL_ROWS // self.size)),
       strategy=self._strategy,
       size=self.size,
       seed=seed,

@@ -128,7 +128,7 @@ class Round:
       ValueError: for another structure, shape or type, for more updates than devices, for a device
         of another round or twice, and outside the block; nothing has changed then.
     """
-    arrays = self._aggregator.template.flat(update)
+    arrays = self._flat(update)
     return self._add(arrays, update, metrics, device_id)[0]
 
   def add_batch(
@@ -150,8 +150,14 @@ class Round:
       ValueError: for another structure, shape or type, for more updates than devices, and outside
         the block; nothing has changed then.
     """
-    arrays = self._aggregator.template.flat(updates, is_batch=True)
+    arrays = self._flat(updates, is_batch=True)
     return self._add(arrays, updates, metrics, count=count)
+
+  def _flat(self, updates: Any, *, is_batch: bool = False) -> list[np.ndarray]:
+    aggregator = self._aggregator
+    if not self.num_updates and aggregator.noise_multiplier:
+      aggregator._rows.prepare(now=True)  # While JAX makes the updates.
+    return aggregator.template.flat(updates, is_batch=is_batch)
 
   def _add(
     self,
@@ -169,12 +175,12 @@ class Round:
       self._check_room(num_added)
       self._check_device(device_id)
       outcomes = aggregator._sum.add([array[:count] for array in arrays])
-      codes = [sums.OUTCOMES.index(outcome) for outcome in outcomes]
-      aggregator._sum.add_last(aggregator._released.extra(codes, values))
+      counts = [outcomes.count(outcome) for outcome in sums.OUTCOMES[1:]]
+      aggregator._sum.add_last(aggregator._released.extra(counts, values))
       self.num_updates += num_added
-      self.clipped_count += outcomes.count(sums.CLIPPED)
-      self.zeroed_count += outcomes.count(sums.ZEROED)
-      self.rejected_count += outcomes.count(sums.REJECTED)
+      self.clipped_count += counts[0]
+      self.zeroed_count += counts[1]
+      self.rejected_count += counts[2]
       self._like = update if self._like is None else self._like
     return outcomes
 

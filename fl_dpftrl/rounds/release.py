@@ -73,17 +73,16 @@ class Release:
     self.names = tuple(name for group in groups for name in group.names)
     self.size = num_coordinates + len(self.names)
 
-  def extra(self, outcomes: Sequence[int], values: np.ndarray | None) -> np.ndarray:
+  def extra(self, counts: Sequence[int], values: np.ndarray | None) -> np.ndarray:
     """Returns the sum of the extra coordinates of devices, int64, in whole units.
 
     Args:
-      outcomes: for each device 0, or 1 for a clipped, 2 for a zeroed, 3 for a rejected update.
+      counts: number of devices whose updates were clipped, zeroed and rejected.
       values: metrics of the devices, shape [devices, metrics]; None for zeros.
     """
     totals = np.zeros(len(self.names), np.int64)
     if self._groups and self._groups[0].is_exclusive:
-      count = np.bincount(outcomes, minlength=1 + len(extra_coordinates.COUNTS))[1:]
-      totals[: count.size] = self.unit.norms[0] * count
+      totals[: len(counts)] = self.unit.norms[0] * np.array(counts)
     if values is not None:
       group, norm = self._groups[-1], self.unit.norms[-1]
       totals[-len(group.names) :] = group.integers(values, norm).sum(axis=0)

@@ -15,6 +15,7 @@ KEPT, CLIPPED, ZEROED, REJECTED = OUTCOMES = ('kept', 'clipped', 'zeroed', 'reje
 _MARGIN = 1.0 - 2.0**-22  # See `Sum`.
 _FAR = 2.0**-600  # Any number that is multiplied by it has a square in float64.
 _PIECE = 1 << 20  # coordinates that are measured by themselves, whatever the number of threads
+_AT_ONCE, _FEWEST = 1 << 20, 16  # coordinates, or updates, that are measured before they are added
 _LARGE = 1 << 18  # coordinates of an update that several threads add
 _MOST_THREADS = 8  # Memory is no faster for more.
 
@@ -63,13 +64,19 @@ class Sum:
     Args:
       arrays: parts of the updates, float32 or float64, each of shape [updates, coordinates].
     """
-    return [OUTCOMES[code] for code in self._add([_frozen(array) for array in arrays])]
+    frozen = [_frozen(array) for array in arrays]
+    at_once = max(_FEWEST, _AT_ONCE // self.total.size)  # They are read twice, the sums once.
+    return [
+      OUTCOMES[code]
+      for first in range(0, len(frozen[0]), at_once)
+      for code in self._add([array[first : first + at_once] for array in frozen]).tolist()
+    ]
 
   def add_last(self, totals: np.ndarray) -> None:
     """Adds whole numbers, int64, to the last coordinates, which updates do not have."""
     self.total[self.total.size - totals.size :] += totals
 
-  def _add(self, arrays: Sequence[np.ndarray], shrunk: float = 1.0) -> list[int]:
+  def _add(self, arrays: Sequence[np.ndarray], shrunk: float = 1.0) -> np.ndarray:
     """Adds updates that were multiplied by `shrunk`, and returns the index of each outcome."""
     pieces, first = [], 0
     for array in arrays:
@@ -87,12 +94,11 @@ class Sum:
       self._zeroing_norm * shrunk, scales, codes,
     )  # fmt: skip
     self._spread(lambda i: loops.add(*pieces[i], scales, self.total), pieces)
-    outcomes = codes.tolist()
-    if loops.REJECTED in outcomes and shrunk == 1.0:  # Not finite, or too large for squares.
+    if shrunk == 1.0:  # Not finite, or too large for squares.
       for i in np.flatnonzero(codes == loops.REJECTED).tolist():
         row = [_frozen(array[i : i + 1].astype(np.float64) * _FAR) for array in arrays]
-        outcomes[i : i + 1] = self._add(row, _FAR)
-    return outcomes
+        codes[i] = self._add(row, _FAR)[0]
+    return codes
 
   def _spread(self, work: Callable[[int], None], pieces: Sequence) -> None:
     """Does the work of each piece, by its index, on all threads."""

@@ -1,4 +1,4 @@
-"""A strategy of every family, for any number of rounds."""
+"""A strategy of every family, and of further forms of some, for any number of rounds."""
 
 import functools
 
@@ -7,7 +7,7 @@ import pytest
 from tests import every_family
 
 
-@pytest.fixture(params=every_family.FAMILIES)
+@pytest.fixture(params=every_family.NAMES)
 def example(request):
   """num_rounds → a strategy."""
   return functools.partial(every_family.example, request.param)

@@ -87,6 +87,16 @@ def test_threads_and_places_of_buffers_change_no_bit(family, tmp_path):
     other.close()
 
 
+def test_steps_that_rows_have_in_common_change_no_bit(example, monkeypatch):
+  """Those near the last round, or a restart, are others."""
+  for strategy in (example(80), stamped.Stamped(example(11), 11)):
+    shared, _ = rows_of(make(strategy, 80, 20), 80)
+    with monkeypatch.context() as patch:
+      patch.setattr(recurrence, '_MOST_STEPS', 0)
+      each, _ = rows_of(make(strategy, 80, 20), 80)
+    np.testing.assert_array_equal(shared, each)
+
+
 def test_rows_that_are_made_together_are_kept_together():
   """Whatever row the maker is brought to within them."""
   strategy = toeplitz.BandedToeplitz(0.9 ** np.arange(20), None)
