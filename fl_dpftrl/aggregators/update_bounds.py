@@ -1,6 +1,6 @@
 """Bounds on one device's update, whatever the device sends, in TensorFlow."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -43,18 +43,9 @@ def bound_update(
   update may fall short of clip_norm by 2⁻¹⁹ of it, and by what its coordinates lose.
   """
   tensors = [tf.convert_to_tensor(part) for part in tf.nest.flatten(update)]
-  size = sum(tensor.shape.num_elements() for tensor in tensors)
-  # XLA makes two passes of a large update. In any order of its sums, _NORM_ERROR holds.
-  bound = tf.function(_bounded, jit_compile=True, autograph=False) if size >= _FEW else _bounded
-  bounded, *counts = bound(tensors, tf.cast(clip_norm, tf.float64), zeroing_norm, unit)
-  return BoundedUpdate(tf.nest.pack_sequence_as(update, bounded), *counts)
-
-
-def _bounded(
-  tensors: Sequence[tf.Tensor], clip_norm: tf.Tensor, zeroing_norm: float | None, unit: units.Unit
-) -> tuple[Any, ...]:
+  clip_norm, zero = tf.cast(clip_norm, tf.float64), tf.constant(0)
   lost = sum(tensor.shape.num_elements() for tensor in tensors) * _LEAST_SQUARE
-  norm = tf.sqrt(tf.add_n([_sum_of_squares(tensor) for tensor in tensors]) + lost)
+  norm = _compiled(_norm, tensors, lost)
   is_exact = tf.math.is_finite(norm) & (lost <= tf.square(2.0**-12 * tf.maximum(norm, clip_norm)))
   is_near = tf.abs(norm - clip_norm) <= 2.0 * _NORM_ERROR * clip_norm
   is_small = tf.constant(True)
@@ -70,42 +61,64 @@ def _bounded(
   scale = tf.where(
     is_clipped, (1.0 - _NORM_ERROR) * unit.bound / norm, 1.0 / (unit.step * clip_norm)
   )
-  # Rounded towards zero. What int64 does not hold becomes anything.
-  wholes = [tf.cast(tf.cast(scale, tf.float32) * tensor, tf.int64) for tensor in tensors]
-  zero = tf.constant(0)
-  return tf.cond(
-    is_exact & is_small & ~is_near & _fits(wholes, unit),
+  wholes, fits = _compiled(_rounded, tensors, tf.cast(scale, tf.float32), unit)
+  bounded, *counts = tf.cond(
+    is_exact & is_small & ~is_near & fits,
     lambda: (wholes, tf.cast(is_clipped, tf.int32), zero, zero),
     lambda: _bound_carefully(tensors, is_small, clip_norm, unit),
   )
+  return BoundedUpdate(tf.nest.pack_sequence_as(update, bounded), *counts)
+
+
+def _compiled(function: Callable[..., Any], tensors: Sequence[tf.Tensor], *others: Any) -> Any:
+  """Calls a function of tensors, by XLA if they are large, which makes one pass of them."""
+  size = sum(tensor.shape.num_elements() for tensor in tensors)
+  compiled = tf.function(function, jit_compile=True, autograph=False) if size >= _FEW else function
+  return compiled(tensors, *others)
+
+
+def _norm(tensors: Sequence[tf.Tensor], lost: float) -> tf.Tensor:
+  return tf.sqrt(tf.add_n([_sum_of_squares(tensor) for tensor in tensors]) + lost)
 
 
 def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
   """Adds float32 squares in float64; finite only if every square is finite."""
-  size = tensor.shape.num_elements()
+  return _added(tf.reshape(tf.square(tensor), [-1]), _TERMS)
+
+
+def _rounded(
+  tensors: Sequence[tf.Tensor], scale: tf.Tensor, unit: units.Unit
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+  """Rounds products towards zero, and returns whether the whole numbers fit."""
+  wholes = [tf.cast(scale * tensor, tf.int64) for tensor in tensors]  # Beyond int64, anything.
+  return wholes, _fits(wholes, unit)
+
+
+def _fits(wholes: Sequence[tf.Tensor], unit: units.Unit) -> tf.Tensor:
+  """Returns whether Σ k² is at most the bound, for any whole numbers.
+
+  float64 adds squares without rounding up to 2⁵³, which is above every bound that a guarantee rests
+  on. It rounds larger ones, and the sum with one is above the bound too.
+  """
+  squares = [tf.square(tf.cast(tf.reshape(part, [-1]), tf.float64)) for part in wholes]
+  return tf.add_n(list(map(_added, squares))) <= float(unit.most_square)
+
+
+def _added(terms: tf.Tensor, at_once: int = 32) -> tf.Tensor:
+  """Returns the sum of a vector in float64, after the first sums of so many terms."""
+  size = terms.shape[0]
   if size < _FEW:
-    return tf.reduce_sum(tf.cast(tf.square(tensor), tf.float64))
-  squares = tf.reshape(tf.square(tensor), [-1])
-  whole = size - size % _TERMS
-  sums = tf.reduce_sum(tf.reshape(squares[:whole], [-1, _TERMS]), axis=1)
-  rest = tf.reduce_sum(tf.cast(squares[whole:], tf.float64))
-  return tf.reduce_sum(tf.cast(sums, tf.float64)) + rest
+    return tf.reduce_sum(tf.cast(terms, tf.float64))
+  whole = size - size % at_once
+  sums = tf.reduce_sum(tf.reshape(terms[:whole], [at_once, -1]), axis=0)
+  rest = tf.reduce_sum(tf.cast(terms[whole:], tf.float64))
+  return _added(tf.cast(sums, tf.float64)) + rest
 
 
 def _largest(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
   """The L∞ norm in float64, where rounding does not lift a limit."""
   largest = tf.reduce_max([tf.reduce_max(tf.abs(tensor)) for tensor in tensors])
   return tf.cast(largest, tf.float64)
-
-
-def _fits(wholes: Sequence[tf.Tensor], unit: units.Unit) -> tf.Tensor:
-  """Returns whether Σ k² is at most the bound, for any whole numbers.
-
-  float64 adds squares, here their halves, without rounding up to 2⁵², which is above every bound
-  that a guarantee rests on. It rounds larger ones, and the sum with one is above the bound too.
-  """
-  halves = [tf.nn.l2_loss(tf.cast(part, tf.float64)) for part in wholes]
-  return 2.0 * tf.add_n(halves) <= float(unit.most_square)
 
 
 def _bound_carefully(
@@ -121,8 +134,7 @@ def _bound_carefully(
   norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in wide]))
   # The first is infinite for zeros.
   scale = tf.minimum(unit.bound / norm, 1.0 / (unit.step * clip_norm))
-  wholes = [tf.cast(scale * part, tf.int64) for part in wide]
-  fits = _fits(wholes, unit)
+  wholes, fits = _rounded(wide, scale, unit)
   wholes = [tf.where(fits, part, tf.zeros_like(part)) for part in wholes]
   count = lambda condition: tf.cast(condition, tf.int32)
   return (wholes, count(norm > clip_norm), count(is_finite & ~is_small), count(~is_finite))

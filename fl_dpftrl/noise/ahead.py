@@ -25,6 +25,7 @@ class Made(NamedTuple):
   after: int
 
 
+_UNUSED = 3  # references: of a list, a loop and a call
 _Row = tuple[np.ndarray, Made]
 
 
@@ -112,6 +113,7 @@ class Rows:
     self._lock = threading.Lock()
     self._seed: bytes | None = None
     self._row, self._last = -1, cast(Any, None)
+    self._rooms: list[np.ndarray] = []
     self._future: futures.Future[_Row] | None = None
 
   def prepare(self, seed: bytes, row: int, *, now: bool = False) -> None:
@@ -142,6 +144,7 @@ class Rows:
           futures.wait([self._future])
         self._source.close()
         self._seed = self._last = self._future = None
+        self._rooms = []
 
   def _use(self, seed: bytes) -> None:
     if seed != self._seed:
@@ -174,11 +177,20 @@ class Rows:
     return future
 
   def _made(self, source: Source, row: int) -> _Row:
-    start, room = time.perf_counter(), np.empty(self._size + 8, np.int64)
+    start, room = time.perf_counter(), self._room()
     values = room[-room.ctypes.data // 8 % 8 :][: self._size]  # Aligned: TensorFlow copies none.
     made = source.make(row, values, row)
     self._is_quick = time.perf_counter() - start < _QUICK_SECONDS
     return values, made
+
+  def _room(self) -> np.ndarray:
+    """Returns the memory of an earlier row that nobody has any more: new memory is cleared first."""
+    for room in self._rooms:
+      if sys.getrefcount(room) == _UNUSED:  # Whatever shows a part of it refers to it.
+        return room
+    room = np.empty(self._size + 8, np.int64)
+    self._rooms = [*self._rooms, room][-2:]
+    return room
 
 
 def _stand_back() -> None:
