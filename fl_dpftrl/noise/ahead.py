@@ -184,7 +184,7 @@ class Rows:
     return values, made
 
   def _room(self) -> np.ndarray:
-    """Returns the memory of an earlier row that nobody has any more: new memory is cleared first."""
+    """Returns memory, that of an earlier row if nobody has it: new memory has to be cleared."""
     for room in self._rooms:
       if sys.getrefcount(room) == _UNUSED:  # Whatever shows a part of it refers to it.
         return room
