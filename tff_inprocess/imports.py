@@ -21,9 +21,10 @@ from tff_inprocess import analysis, graphs, randomness, resources, speed
 # stays where a function has only such as nothing is put in for.
 _LEFT_OUT = ('_class', '_XlaMustCompile', '_XlaCompile')
 _UNCHANGED = re.compile(
-  'Abs|AddN|AddV2|All|Bitcast|Cast|Const|Fill|FloorMod|Greater(Equal)?|Identity|IsFinite|L2Loss'
-  '|LessEqual|LogicalAnd|LogicalNot|Max|Maximum|Minimum|Mul|NoOp|Pack|PartitionedCall|Range|RealDiv'
-  '|Reshape|SelectV2|Sqrt|Square|StatelessIf|StridedSlice|Sub|Sum'
+  'Abs|AddN|AddV2|All|Bitcast|BitwiseAnd|Cast|ConcatV2|Const|Equal|Fill|FloorMod'
+  '|Greater(Equal)?|Identity|IsFinite|LeftShift|Less(Equal)?|Log|Log1p|LogicalAnd'
+  '|LogicalNot|Max|Maximum|Minimum|Mul|Neg|NoOp|Pack|PartitionedCall|Range|RealDiv|Reshape'
+  '|RightShift|Rint|SelectV2|Split|Sqrt|Square|StatelessIf|StridedSlice|Sub|Sum|ZerosLike'
 )
 _SCOPE = 'part'
 _OLD_LOOPS = ('Enter', 'RefEnter')

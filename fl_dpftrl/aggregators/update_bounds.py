@@ -1,11 +1,12 @@
 """Bounds on one device's update, whatever the device sends, in TensorFlow."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fl_dpftrl.noise import units
+from fl_dpftrl.noise import randomness, units
 
 # Squares are added up in float32 in so many terms, and their sums in float64. Those of a tensor
 # of fewer coordinates than _FEW are all added in float64, which takes fewer operations.
@@ -45,7 +46,7 @@ def bound_update(
   tensors = [tf.convert_to_tensor(part) for part in tf.nest.flatten(update)]
   clip_norm, zero = tf.cast(clip_norm, tf.float64), tf.constant(0)
   lost = sum(tensor.shape.num_elements() for tensor in tensors) * _LEAST_SQUARE
-  norm = _compiled(_norm, tensors, lost)
+  norm = randomness.by_xla(lambda parts: _norm(parts, lost), tensors)
   is_exact = tf.math.is_finite(norm) & (lost <= tf.square(2.0**-12 * tf.maximum(norm, clip_norm)))
   is_near = tf.abs(norm - clip_norm) <= 2.0 * _NORM_ERROR * clip_norm
   is_small = tf.constant(True)
@@ -61,20 +62,14 @@ def bound_update(
   scale = tf.where(
     is_clipped, (1.0 - _NORM_ERROR) * unit.bound / norm, 1.0 / (unit.step * clip_norm)
   )
-  wholes, fits = _compiled(_rounded, tensors, tf.cast(scale, tf.float32), unit)
+  rounded = functools.partial(_rounded, unit=unit)
+  wholes, fits = randomness.by_xla(rounded, tensors, tf.cast(scale, tf.float32))
   bounded, *counts = tf.cond(
     is_exact & is_small & ~is_near & fits,
     lambda: (wholes, tf.cast(is_clipped, tf.int32), zero, zero),
     lambda: _bound_carefully(tensors, is_small, clip_norm, unit),
   )
   return BoundedUpdate(tf.nest.pack_sequence_as(update, bounded), *counts)
-
-
-def _compiled(function: Callable[..., Any], tensors: Sequence[tf.Tensor], *others: Any) -> Any:
-  """Calls a function of tensors, by XLA if they are large, which makes one pass of them."""
-  size = sum(tensor.shape.num_elements() for tensor in tensors)
-  compiled = tf.function(function, jit_compile=True, autograph=False) if size >= _FEW else function
-  return compiled(tensors, *others)
 
 
 def _norm(tensors: Sequence[tf.Tensor], lost: float) -> tf.Tensor:

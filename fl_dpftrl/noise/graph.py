@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import lattice, linear_noise, undoing
+from fl_dpftrl.noise import randomness
 from fl_dpftrl.text import messages
 
 # Normals of round t, float64, a tensor for each part of the model.
@@ -114,13 +115,17 @@ class Rows:
     row = {name: tf.gather(table, place) for name, table in self._tables.items()}
     fresh, again, oldest = self._draw(row, z, t)
     before = buffers.vectors or [()] * (len(fresh) + self._responds)
-    parts = [self._advance(row, *part) for part in zip(fresh, again, oldest, before)]
-    result = [tf.cast(part, tf.int64) for part, _ in parts]
+    parts = [self._part(row, *part) for part in zip(fresh, again, oldest, before)]
+    result = [part for part, _ in parts]
     vectors = [after for _, after in parts]
     if self._responds:
       begins = tf.logical_or(tf.equal(t, 0), row['restart'])
       impulse, zero = tf.cast(begins, tf.float64) * row['spread'], tf.zeros([], tf.float64)
-      entry, response = self._advance(row, impulse, zero, zero, before[-1], rint=False)
+      response = before[-1]
+      if not self._always('restart', False):
+        response = self._restarted(row, response)
+      entry = impulse + self._carried(row, zero, response)
+      response = self._entered(row, entry, zero, response)
       square = tf.where(begins, zero, buffers.square) + tf.square(entry / row['scale'])
       vectors, norm = [*vectors, response], row['scale'] * tf.sqrt(square)
     else:
@@ -153,8 +158,8 @@ class Rows:
     self, row: dict[str, tf.Tensor], z: NoiseSource, t: tf.Tensor
   ) -> tuple[list, list, list]:
     """Returns the fresh part, the sum of what is read again, and the normal that was first."""
-    fresh = self._integers(row['spread'], z(t))
-    again = [tf.zeros_like(part) for part in fresh]
+    fresh = z(t)
+    again = [tf.zeros([], tf.float64)] * len(fresh)
     if not self._always('num_reads', 0):
       weights, lags = row['weights'], row['lags']
       _, again = tf.while_loop(
@@ -163,10 +168,10 @@ class Rows:
           i + 1,
           [s + weights[i] * part for s, part in zip(sums, self._normals(z, t - lags[i]))],
         ),
-        (tf.zeros_like(row['num_reads']), again),
+        (tf.zeros_like(row['num_reads']), list(map(tf.zeros_like, fresh))),
         parallel_iterations=1,
       )
-    oldest = [0.0] * len(fresh)
+    oldest = [tf.zeros([], tf.float64)] * len(fresh)
     if 'oldest_lag' in row:
       drawn = self._normals(z, t - row['oldest_lag'])
       oldest = [row['oldest_sign'] * part for part in drawn]
@@ -175,45 +180,67 @@ class Rows:
   def _normals(self, z: NoiseSource, t: tf.Tensor) -> list[tf.Tensor]:
     """The normals of an earlier round as its row had them, in units of the lattice."""
     spread = tf.gather(self._tables['spread'], self._place(t))
-    return [part / spread for part in self._integers(spread, z(t))]
+    return [self._integers(spread, part) / spread for part in z(t)]
 
-  def _integers(self, spread: tf.Tensor, parts: list[tf.Tensor]) -> list[tf.Tensor]:
-    scale = tf.abs(spread) * 2.0**self._bits
-    return [tf.math.rint(scale * part) for part in parts]
+  def _integers(self, spread: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    return tf.math.rint(tf.abs(spread) * 2.0**self._bits * part)
 
-  def _advance(
-    self, row: dict[str, tf.Tensor], fresh: Any, again: Any, oldest: Any, buffers: Any, rint=True
+  def _part(
+    self, row: dict[str, tf.Tensor], normals: Any, again: Any, oldest: Any, buffers: Any
   ) -> tuple[tf.Tensor, Any]:
-    """Makes one part of a row, of whole numbers unless rint is False, and its buffers."""
-    rounded = tf.math.rint if rint else tf.identity
+    """Makes one part of a row, int64, and its buffers, which follow these whole numbers."""
+
+    def whole(row, normals, again, buffers):
+      carried = tf.math.rint(self._carried(row, again, buffers))
+      return tf.cast(self._integers(row['spread'], normals) + carried, tf.int64)
+
+    def entered(row, part, oldest, buffers):
+      return self._entered(row, tf.cast(part, tf.float64), oldest, buffers)
+
     if not self._noise.num_buffers:
-      return fresh + rounded(again), buffers
+      return randomness.by_xla(whole, row, normals, again, ()), buffers
     if not self._always('restart', False):
       buffers = self._restarted(row, buffers)
-    below, read = row['below'], buffers
+    # XLA would compile a stack anew whenever it grows.
+    by_xla = (lambda call, *args: call(*args)) if self._pushes else randomness.by_xla
+    part = by_xla(whole, row, normals, again, buffers)
+    return part, by_xla(entered, row, part, oldest, buffers)
+
+  def _carried(self, row: dict[str, tf.Tensor], again: Any, buffers: Any) -> tf.Tensor:
+    """Returns what a row has of normals that are read again, and of buffers."""
+    if not self._noise.num_buffers:
+      return again
     if self._pushes:
       count = tf.minimum(row['num_below'], tf.shape(buffers)[0])
-      below, read = below[:count], buffers[:count]
-    part = fresh + rounded(again - tf.tensordot(below, read, 1))
+      return again - tf.tensordot(row['below'][:count], buffers[:count], 1)
+    return again - tf.reduce_sum(_column(row['below'], buffers) * buffers, 0)
+
+  def _entered(self, row: dict[str, tf.Tensor], part: Any, oldest: Any, buffers: Any) -> tf.Tensor:
+    """Returns the buffers after a row, and the normal that its round drew first."""
     y = part if self._always('scale', 1.0) else part / row['scale']
     if self._pushes:
       newest = y
       if not self._always('merged', 0):
         newest = y + tf.reduce_sum(buffers[: row['merged']], 0)
         buffers = buffers[row['merged'] :]
-      return part, tf.concat([newest[None], buffers], 0)[: self._noise.num_buffers]
-    column = lambda name: tf.reshape(row[name], [-1] + [1] * part.shape.rank)
+      return tf.concat([newest[None], buffers], 0)[: self._noise.num_buffers]
     if not self._always('losses', 0.0):
-      buffers = buffers - column('losses') * buffers
+      buffers = buffers - _column(row['losses'], buffers) * buffers
     for gains, value in (('row_gains', y), ('draw_gains', oldest)):
       if not self._always(gains, 0.0):
-        buffers = buffers + (value if self._always(gains, 1.0) else column(gains) * value)
-    return part, buffers
+        own = value if self._always(gains, 1.0) else _column(row[gains], buffers) * value
+        buffers = buffers + own
+    return buffers
 
   def _restarted(self, row: dict[str, tf.Tensor], buffers: tf.Tensor) -> tf.Tensor:
     if self._pushes:
       return buffers[: tf.where(row['restart'], 0, tf.shape(buffers)[0])]
     return tf.cond(row['restart'], lambda: tf.zeros_like(buffers), lambda: buffers)
+
+
+def _column(values: tf.Tensor, buffers: tf.Tensor) -> tf.Tensor:
+  """Returns a value for each buffer, in their shape."""
+  return tf.reshape(values, [-1] + [1] * (buffers.shape.rank - 1))
 
 
 def _padded(rows: list[Sequence[float] | np.ndarray]) -> np.ndarray:
