@@ -179,9 +179,9 @@ class Rows:
   def _made(self, source: Source, row: int) -> _Row:
     start, room = time.perf_counter(), self._room()
     values = room[-room.ctypes.data // 8 % 8 :][: self._size]  # Aligned: TensorFlow copies none.
-    made = source.make(row, values, row)
+    facts = source.make(row, values, row)
     self._is_quick = time.perf_counter() - start < _QUICK_SECONDS
-    return values, made
+    return values, facts
 
   def _room(self) -> np.ndarray:
     """Returns memory, that of an earlier row if nobody has it: new memory has to be cleared."""

@@ -116,14 +116,11 @@ class Rows:
     fresh, again, oldest = self._draw(row, z, t)
     before = buffers.vectors or [()] * (len(fresh) + self._responds)
     parts = [self._part(row, *part) for part in zip(fresh, again, oldest, before)]
-    result = [part for part, _ in parts]
-    vectors = [after for _, after in parts]
+    result, vectors = map(list, zip(*parts))
     if self._responds:
       begins = tf.logical_or(tf.equal(t, 0), row['restart'])
       impulse, zero = tf.cast(begins, tf.float64) * row['spread'], tf.zeros([], tf.float64)
-      response = before[-1]
-      if not self._always('restart', False):
-        response = self._restarted(row, response)
+      response = self._restarted(row, before[-1])
       entry = impulse + self._carried(row, zero, response)
       response = self._entered(row, entry, zero, response)
       square = tf.where(begins, zero, buffers.square) + tf.square(entry / row['scale'])
@@ -197,14 +194,11 @@ class Rows:
     def entered(row, part, oldest, buffers):
       return self._entered(row, tf.cast(part, tf.float64), oldest, buffers)
 
-    if not self._noise.num_buffers:
-      return randomness.by_xla(whole, row, normals, again, ()), buffers
-    if not self._always('restart', False):
-      buffers = self._restarted(row, buffers)
     # XLA would compile a stack anew whenever it grows.
     by_xla = (lambda call, *args: call(*args)) if self._pushes else randomness.by_xla
+    buffers = self._restarted(row, buffers)
     part = by_xla(whole, row, normals, again, buffers)
-    return part, by_xla(entered, row, part, oldest, buffers)
+    return part, by_xla(entered, row, part, oldest, buffers) if self._noise.num_buffers else buffers
 
   def _carried(self, row: dict[str, tf.Tensor], again: Any, buffers: Any) -> tf.Tensor:
     """Returns what a row has of normals that are read again, and of buffers."""
@@ -228,11 +222,13 @@ class Rows:
       buffers = buffers - _column(row['losses'], buffers) * buffers
     for gains, value in (('row_gains', y), ('draw_gains', oldest)):
       if not self._always(gains, 0.0):
-        own = value if self._always(gains, 1.0) else _column(row[gains], buffers) * value
-        buffers = buffers + own
+        weight = 1.0 if self._always(gains, 1.0) else _column(row[gains], buffers)
+        buffers = buffers + weight * value
     return buffers
 
   def _restarted(self, row: dict[str, tf.Tensor], buffers: tf.Tensor) -> tf.Tensor:
+    if not self._noise.num_buffers or self._always('restart', False):
+      return buffers
     if self._pushes:
       return buffers[: tf.where(row['restart'], 0, tf.shape(buffers)[0])]
     return tf.cond(row['restart'], lambda: tf.zeros_like(buffers), lambda: buffers)

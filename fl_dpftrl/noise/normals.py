@@ -173,8 +173,8 @@ class Normals:
   def _further(self, row: int, chunk: int, at: np.ndarray, attempt: int) -> np.ndarray:
     """The first block of an attempt of each of some normals, as words, shape [size, 2]."""
     counters = np.empty((at.size, 16), np.uint8)
-    each = CHUNK, _ATTEMPTS * _BLOCKS, attempt * _BLOCKS
-    loops.count(row, chunk, _FURTHER, at, *each, counters)
+    sizes = CHUNK, _ATTEMPTS * _BLOCKS
+    loops.count(row, chunk, _FURTHER, at, *sizes, attempt * _BLOCKS, counters)
     return np.frombuffer(self._blocks.update(counters.tobytes()), '<u8').reshape(-1, 2)
 
 
