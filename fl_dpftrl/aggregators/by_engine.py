@@ -21,7 +21,7 @@ from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.strategies import documents
 from tff_inprocess import graphs
 
-_SNAPSHOT_ROWS = 16
+_SNAPSHOT_ROWS = 64
 
 
 def make_stream(

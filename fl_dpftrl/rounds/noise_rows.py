@@ -19,7 +19,7 @@ _FORMAT = 1
 _SECRET_NAME, _MARK_NAME, _TRAIL_NAME, _LOCK_NAME = 'secret.json', 'used', 'trail', 'lock'
 # The row after one that was given out, what the rows up to it add up to, and a checksum.
 _TRAIL = struct.Struct('<qQI')
-_SNAPSHOT_ROWS, _MOST_SNAPSHOT_ROWS, _SMALL_ROWS = 16, 1024, 1 << 21
+_SNAPSHOT_ROWS, _MOST_SNAPSHOT_ROWS, _SMALL_ROWS = 64, 1024, 1 << 21
 # Most nanoseconds for which a process may have been held up before it was killed.
 _HELD_UP = 10_000_000_000
 
@@ -35,7 +35,7 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
   Threads may ask at the same time; a process that was forked from this one may not.
 
   The next row is made in the background while the last one is in use, unless rows take less than a
-  millisecond. Buffers are in memory, and a snapshot of them in the folder every 16 rows, or more
+  millisecond. Buffers are in memory, and a snapshot of them in the folder every 64 rows, or more
   rarely of small ones.
 
   The folder must not be copied and used twice, nor be put back from a backup: rows that were used
