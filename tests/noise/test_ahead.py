@@ -23,14 +23,15 @@ def expected():
   return rows
 
 
+_FAILS: set[int] = set()
+
+
 class Failing(ahead.LocalSource):
   """A source whose rows may fail once each."""
 
-  left: set[int] = set()
-
   def make(self, row, out, used):
-    if row in self.left:
-      self.left.remove(row)
+    if row in _FAILS:
+      _FAILS.remove(row)
       out[:] = -1
       raise OSError(f'row {row} failed')
     return super().make(row, out, used)
@@ -82,7 +83,7 @@ def test_threads_have_whole_rows(rows):
 
 def test_a_row_that_failed_is_made_again(rows):
   """One that failed ahead of time may be told of, and one that is needed is."""
-  Failing.left |= {0, 3, 4}
+  _FAILS.update((0, 3, 4))
   told = []
   for t in range(6):
     try:
