@@ -1,6 +1,5 @@
 """Bounds on one device's update, whatever the device sends, in TensorFlow."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -46,7 +45,7 @@ def bound_update(
   tensors = [tf.convert_to_tensor(part) for part in tf.nest.flatten(update)]
   clip_norm, zero = tf.cast(clip_norm, tf.float64), tf.constant(0)
   lost = sum(tensor.shape.num_elements() for tensor in tensors) * _LEAST_SQUARE
-  norm = randomness.by_xla(lambda parts: _norm(parts, lost), tensors)
+  norm = randomness.by_xla(_norm, tensors, lost)
   is_exact = tf.math.is_finite(norm) & (lost <= tf.square(2.0**-12 * tf.maximum(norm, clip_norm)))
   is_near = tf.abs(norm - clip_norm) <= 2.0 * _NORM_ERROR * clip_norm
   is_small = tf.constant(True)
@@ -62,8 +61,7 @@ def bound_update(
   scale = tf.where(
     is_clipped, (1.0 - _NORM_ERROR) * unit.bound / norm, 1.0 / (unit.step * clip_norm)
   )
-  rounded = functools.partial(_rounded, unit=unit)
-  wholes, fits = randomness.by_xla(rounded, tensors, tf.cast(scale, tf.float32))
+  wholes, fits = randomness.by_xla(_rounded, tensors, tf.cast(scale, tf.float32), unit)
   bounded, *counts = tf.cond(
     is_exact & is_small & ~is_near & fits,
     lambda: (wholes, tf.cast(is_clipped, tf.int32), zero, zero),

@@ -1,10 +1,11 @@
-"""Rows that are made ahead of time, in the background, and the sources that they come from."""
+"""Rows that are made ahead of time or when they are needed, and the sources that they come from."""
 
 import functools
 import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any, NamedTuple, cast
@@ -25,7 +26,6 @@ class Made(NamedTuple):
   after: int
 
 
-_UNUSED = 3  # references: of a list, a loop and a call
 _Row = tuple[np.ndarray, Made]
 
 
@@ -68,9 +68,9 @@ class LocalSource(Source):
   def make(self, row: int, out: np.ndarray, used: int) -> Made:
     maker = self._maker
     if maker is None or maker.is_torn or maker.row > row:
+      self._maker = None  # Until the next is whole.
       if maker is not None:
         maker.close()
-      self._maker = None  # Until the next is whole.
       maker = self._new_maker()
       if not maker.versions:  # Without buffers, any row can be the first.
         maker.restore(row, [])
@@ -97,11 +97,10 @@ class LocalSource(Source):
 
 
 class Rows:
-  """The rows of a seed, in memory: the next is made while the last is in use.
+  """The rows of a seed, in memory: the next is made while the last is in use, or when it is needed.
 
-  Where rows take less than a millisecond, each is made when it is needed: threads would wait for
-  each other longer than that. The last row may be asked for again. Rows before it are made again
-  from a snapshot or from row 0.
+  That is where rows take less than a millisecond: threads would wait for each other longer. The
+  last row may be asked for again. Rows before it are made again from a snapshot or from row 0.
 
   Args:
     new_source: seed → source of its rows.
@@ -113,7 +112,8 @@ class Rows:
     self._lock = threading.Lock()
     self._seed: bytes | None = None
     self._row, self._last = -1, cast(Any, None)
-    self._rooms: list[np.ndarray] = []
+    self._rooms: list[tuple[np.ndarray, weakref.ref[np.ndarray]]] = []  # Memory, and who has it.
+    self._choosing = threading.Lock()
     self._future: futures.Future[_Row] | None = None
 
   def prepare(self, seed: bytes, row: int, *, now: bool = False) -> None:
@@ -167,6 +167,8 @@ class Rows:
       try:
         future.set_result(self._made(source, row))
       except BaseException as error:
+        if here and not isinstance(error, Exception):  # Ctrl-C, which is the caller's.
+          raise
         future.set_exception(error)
 
     if here:
@@ -179,18 +181,20 @@ class Rows:
   def _made(self, source: Source, row: int) -> _Row:
     start, room = time.perf_counter(), self._room()
     values = room[-room.ctypes.data // 8 % 8 :][: self._size]  # Aligned: TensorFlow copies none.
-    facts = source.make(row, values, row)
+    facts = source.make(row, values, row - 1)  # Which may be asked for again.
     self._is_quick = time.perf_counter() - start < _QUICK_SECONDS
     return values, facts
 
   def _room(self) -> np.ndarray:
     """Returns memory, that of an earlier row if nobody has it: new memory has to be cleared."""
-    for room in self._rooms:
-      if sys.getrefcount(room) == _UNUSED:  # Whatever shows a part of it refers to it.
-        return room
-    room = np.empty(self._size + 8, np.int64)
-    self._rooms = [*self._rooms, room][-2:]
-    return room
+    with self._choosing:
+      unused = [memory for memory, shown in self._rooms if shown() is None]
+      memory = unused[0] if unused else np.empty(self._size + 8, np.int64)
+      # Whatever shows a part of it refers to this array: NumPy sees none beyond.
+      room = np.frombuffer(memory.data, np.int64)
+      others = [pair for pair in self._rooms if pair[0] is not memory]
+      self._rooms = [*others, (memory, weakref.ref(room))][-2:]
+      return room
 
 
 def _stand_back() -> None:

@@ -187,18 +187,17 @@ class Rows:
   ) -> tuple[tf.Tensor, Any]:
     """Makes one part of a row, int64, and its buffers, which follow these whole numbers."""
 
-    def whole(row, normals, again, buffers):
-      carried = tf.math.rint(self._carried(row, again, buffers))
-      return tf.cast(self._integers(row['spread'], normals) + carried, tf.int64)
-
-    def entered(row, part, oldest, buffers):
-      return self._entered(row, tf.cast(part, tf.float64), oldest, buffers)
-
     # XLA would compile a stack anew whenever it grows.
     by_xla = (lambda call, *args: call(*args)) if self._pushes else randomness.by_xla
     buffers = self._restarted(row, buffers)
-    part = by_xla(whole, row, normals, again, buffers)
-    return part, by_xla(entered, row, part, oldest, buffers) if self._noise.num_buffers else buffers
+    part = by_xla(self._whole, row, normals, again, buffers)
+    if not self._noise.num_buffers:
+      return part, buffers
+    return part, by_xla(self._entered, row, part, oldest, buffers)
+
+  def _whole(self, row: dict[str, tf.Tensor], normals: Any, again: Any, buffers: Any) -> tf.Tensor:
+    carried = tf.math.rint(self._carried(row, again, buffers))
+    return tf.cast(self._integers(row['spread'], normals) + carried, tf.int64)
 
   def _carried(self, row: dict[str, tf.Tensor], again: Any, buffers: Any) -> tf.Tensor:
     """Returns what a row has of normals that are read again, and of buffers."""
@@ -211,6 +210,7 @@ class Rows:
 
   def _entered(self, row: dict[str, tf.Tensor], part: Any, oldest: Any, buffers: Any) -> tf.Tensor:
     """Returns the buffers after a row, and the normal that its round drew first."""
+    part = tf.cast(part, tf.float64)
     y = part if self._always('scale', 1.0) else part / row['scale']
     if self._pushes:
       newest = y

@@ -89,8 +89,8 @@ class RowMaker:
     t = self.row
     if t >= self.num_rounds:
       raise ValueError(f'row {t} is beyond the {self.num_rounds} that there are')
+    self.is_torn = True  # Until every chunk is done; an interrupted step gives no other.
     step = self._recurrence.step(t)
-    self.is_torn = True  # Until every chunk is done.
     length = _CHUNKS_AT_A_TIME * normals.CHUNK
     work = lambda start: self._work(step, start, slice(start, min(start + length, self.size)), out)
     starts = range(0, self.size, length)
@@ -129,6 +129,7 @@ class RowMaker:
     self.row, self.versions, self.trail = row, list(versions), trail
 
   def close(self) -> None:
+    vars(_local).clear()  # With the seed.
     self._pool.shutdown()
     self.buffers = self.buffers[:0]
 

@@ -1,5 +1,6 @@
 """Secret seeds, and the rows of Z that they determine."""
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Sequence
@@ -15,8 +16,7 @@ _PHILOX = 1
 SEED_SPEC = tf.TensorSpec([2], tf.int64, 'seed')
 # A tensor's counters start at its index times this, more than it can use.
 _COUNTERS_PER_TENSOR = 1 << 40
-LARGE = 1 << 16
-"""Coordinates of tensors that XLA works on."""
+_LARGE = 1 << 16  # numbers of all tensors that XLA works on
 _MAX_TENSORS = (1 << 64) // _COUNTERS_PER_TENSOR
 
 
@@ -94,17 +94,25 @@ def normals(words: tf.Tensor) -> tf.Tensor:
   return by_xla(_turned, by_xla(_radii, first), second)
 
 
-def by_xla(function: Callable[..., Any], *tensors: Any) -> Any:
-  """Calls a function of tensors, or of lists of them: by XLA in few passes if they are large."""
-  size = max(tensor.shape.num_elements() for tensor in tf.nest.flatten(tensors))
-  compiled = tf.function(function, jit_compile=True, autograph=False)
-  return (compiled if size >= LARGE else function)(*tensors)
+def by_xla(function: Callable[..., Any], *arguments: Any) -> Any:
+  """Calls a function of tensors and of constants: by XLA in few passes if tensors are large."""
+  tensors = filter(tf.is_tensor, tf.nest.flatten(arguments))
+  is_large = sum(tensor.shape.num_elements() for tensor in tensors) >= _LARGE
+  return (_compiled(function) if is_large else function)(*arguments)
+
+
+@functools.lru_cache(64)
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns one function of TensorFlow for each of Python: another would be compiled anew."""
+  return tf.function(function, jit_compile=True, autograph=False)
 
 
 def _radii(words: tf.Tensor) -> tf.Tensor:
   signed = tf.cast(words, tf.float64) + 0.5
-  end = tf.abs(signed) * 2.0**-64
-  return tf.sqrt(-2.0 * tf.where(signed < 0.0, tf.math.log1p(-end), tf.math.log(end)))
+  end, is_above = tf.abs(signed) * 2.0**-64, signed < 0.0
+  # XLA's log1p is off by 2⁻⁴⁶ of itself beyond 1/4, where 1 − h loses nothing.
+  log = tf.math.log(tf.where(is_above, 1.0 - end, end))
+  return tf.sqrt(-2.0 * tf.where(is_above & (end < 0.25), tf.math.log1p(-end), log))
 
 
 def _turned(radii: tf.Tensor, words: tf.Tensor) -> tf.Tensor:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.aggregators import update_bounds
 from fl_dpftrl.families import lattice
-from fl_dpftrl.noise import units
+from fl_dpftrl.noise import randomness, units
 
 pytestmark = pytest.mark.tff
 
@@ -164,6 +164,7 @@ def test_large_updates_which_xla_compiles_are_bounded_as_small_ones(value, monke
   options = dict(clip_norm=1.0, zeroing_norm=100.0)
   result, counts = bound(values, **options)
   monkeypatch.setattr(update_bounds, '_FEW', values.size + 1)
+  monkeypatch.setattr(randomness, '_LARGE', values.size + 2)
   expected, expected_counts = bound(values, **options)
   assert counts == expected_counts == [value == 5.0, 100.0 < value < math.inf, not value < math.inf]
   assert np.abs(result - expected).max() <= 2.0**-19 * np.abs(expected).max() + 1

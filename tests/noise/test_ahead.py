@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.families import blt
-from fl_dpftrl.noise import ahead, integer_rows
+from fl_dpftrl.noise import ahead, integer_rows, recurrence
 
 SIZE, NUM_ROUNDS, SEED = 1003, 40, bytes(range(32))
 STRATEGY = blt.BLT((0.9, 0.5), (0.1, 0.2))
@@ -95,3 +95,29 @@ def test_a_row_that_failed_is_made_again(rows):
   everything = [f'row {t} failed' for t in (0, 3, 4)]
   assert set(told) <= set(everything) and told[:1] == everything[:1]
   assert told == everything or ahead._QUICK_SECONDS == 0.0
+
+
+@pytest.mark.parametrize('name', ['step', '_work'])
+@pytest.mark.parametrize('ask', ['prepare', 'row'])
+def test_an_interrupt_is_told_and_the_row_is_made_again(name, ask, monkeypatch):
+  """Also where it ended a computation that later steps rest on."""
+  rows = ahead.Rows(lambda seed: ahead.LocalSource(None, 16, **RECIPE, seed=seed), SIZE, NUM_ROUNDS)
+  for t in range(5):
+    rows.row(SEED, t)
+
+  def interrupted(self, *unused):
+    if name == 'step':
+      next(self._stacks._values)
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(ahead, '_QUICK_SECONDS', np.inf)
+  rows.row(SEED, 5)
+  with monkeypatch.context() as patch:
+    patch.setattr(
+      {'step': recurrence.Recurrence}.get(name, integer_rows.RowMaker), name, interrupted
+    )
+    with pytest.raises(KeyboardInterrupt):
+      rows.row(SEED, 6) if ask == 'row' else rows.prepare(SEED, 6, now=True)
+  for t in range(6, NUM_ROUNDS):
+    np.testing.assert_array_equal(rows.row(SEED, t)[0], expected()[t])
+  rows.close()

@@ -225,6 +225,10 @@ WRONG = {
     'device_id must be text or a whole number, got a list'),
   'a closed aggregator': (lambda a: (a.close(), entered(a, 'ab', 2)),
     'the aggregator is closed; make it again'),
+  'an update after it was closed': (
+    lambda a: (
+      entered(a, 'ab', 2), begun := a.round(list('cd')).begin(), a.close(), begun.add(update())
+    ), 'only within the block of its round'),
   'a batch after an update with a device': (
     lambda a: (
       (round_ := a.round(list('ab')).begin()).add(update(), device_id='a'),
