@@ -45,7 +45,7 @@ def bound_update(
   tensors = [tf.convert_to_tensor(part) for part in tf.nest.flatten(update)]
   clip_norm, zero = tf.cast(clip_norm, tf.float64), tf.constant(0)
   lost = sum(tensor.shape.num_elements() for tensor in tensors) * _LEAST_SQUARE
-  norm = randomness.by_xla(_norm, tensors, lost)
+  norm = randomness.by_xla(_norm, tensors, lost)  # Within _NORM_ERROR in any order of its sums.
   is_exact = tf.math.is_finite(norm) & (lost <= tf.square(2.0**-12 * tf.maximum(norm, clip_norm)))
   is_near = tf.abs(norm - clip_norm) <= 2.0 * _NORM_ERROR * clip_norm
   is_small = tf.constant(True)

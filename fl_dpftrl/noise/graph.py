@@ -186,7 +186,6 @@ class Rows:
     self, row: dict[str, tf.Tensor], normals: Any, again: Any, oldest: Any, buffers: Any
   ) -> tuple[tf.Tensor, Any]:
     """Makes one part of a row, int64, and its buffers, which follow these whole numbers."""
-
     # XLA would compile a stack anew whenever it grows.
     by_xla = (lambda call, *args: call(*args)) if self._pushes else randomness.by_xla
     buffers = self._restarted(row, buffers)
