@@ -341,7 +341,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     if row < t:
       raise RepeatedRowError(
         f'noise row {row} was given out for round {row}, and would enter a second sum in round {t};'
-        f' skip {t - row} rows first, with factory.skip_row'
+        f' skip the rows before row {t} first, with factory.skip_row'
       )
 
 
