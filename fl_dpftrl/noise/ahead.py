@@ -1,6 +1,7 @@
 """Rows that are made ahead of time or when they are needed, and the sources that they come from."""
 
 import functools
+import mmap
 import os
 import sys
 import threading
@@ -112,7 +113,7 @@ class Rows:
     self._lock = threading.Lock()
     self._seed: bytes | None = None
     self._row, self._last = -1, cast(Any, None)
-    self._rooms: list[tuple[np.ndarray, weakref.ref[np.ndarray]]] = []  # Memory, and who has it.
+    self._rooms: list[tuple[mmap.mmap, weakref.ref[np.ndarray]]] = []  # Memory, and who has it.
     self._choosing = threading.Lock()
     self._future: futures.Future[_Row] | None = None
 
@@ -179,19 +180,21 @@ class Rows:
     return future
 
   def _made(self, source: Source, row: int) -> _Row:
-    start, room = time.perf_counter(), self._room()
-    values = room[-room.ctypes.data // 8 % 8 :][: self._size]  # Aligned: TensorFlow copies none.
+    start, values = time.perf_counter(), self._room()
     facts = source.make(row, values, row - 1)  # Which may be asked for again.
     self._is_quick = time.perf_counter() - start < _QUICK_SECONDS
     return values, facts
 
   def _room(self) -> np.ndarray:
-    """Returns memory, that of an earlier row if nobody has it: new memory has to be cleared."""
+    """Returns memory, that of an earlier row if nobody has it: new memory has to be cleared.
+
+    It begins with a page, so that TensorFlow copies none, and goes back to the system.
+    """
     with self._choosing:
       unused = [memory for memory, shown in self._rooms if shown() is None]
-      memory = unused[0] if unused else np.empty(self._size + 8, np.int64)
+      memory = unused[0] if unused else mmap.mmap(-1, 8 * self._size, access=mmap.ACCESS_COPY)
       # Whatever shows a part of it refers to this array: NumPy sees none beyond.
-      room = np.frombuffer(memory.data, np.int64)
+      room = np.frombuffer(memory, np.int64)
       others = [pair for pair in self._rooms if pair[0] is not memory]
       self._rooms = [*others, (memory, weakref.ref(room))][-2:]
       return room
