@@ -113,9 +113,9 @@ class Rows:
         t = tf.identity(t)
     place = self._place(t)
     row = {name: tf.gather(table, place) for name, table in self._tables.items()}
-    fresh, again, oldest = self._draw(row, z, t)
-    before = buffers.vectors or [()] * (len(fresh) + self._responds)
-    parts = [self._part(row, *part) for part in zip(fresh, again, oldest, before)]
+    normals, again, oldest = self._draw(row, z, t)
+    before = buffers.vectors or [()] * (len(normals) + self._responds)
+    parts = [self._part(row, *part) for part in zip(normals, again, oldest, before)]
     result, vectors = map(list, zip(*parts))
     if self._responds:
       begins = tf.logical_or(tf.equal(t, 0), row['restart'])
@@ -154,9 +154,9 @@ class Rows:
   def _draw(
     self, row: dict[str, tf.Tensor], z: NoiseSource, t: tf.Tensor
   ) -> tuple[list, list, list]:
-    """Returns the fresh part, the sum of what is read again, and the normal that was first."""
-    fresh = z(t)
-    again = [tf.zeros([], tf.float64)] * len(fresh)
+    """Returns a round's normals, the sum of those read again, and the one that was first."""
+    normals = z(t)
+    again = [tf.zeros([], tf.float64)] * len(normals)
     if not self._always('num_reads', 0):
       weights, lags = row['weights'], row['lags']
       _, again = tf.while_loop(
@@ -165,14 +165,14 @@ class Rows:
           i + 1,
           [s + weights[i] * part for s, part in zip(sums, self._normals(z, t - lags[i]))],
         ),
-        (tf.zeros_like(row['num_reads']), list(map(tf.zeros_like, fresh))),
+        (tf.zeros_like(row['num_reads']), list(map(tf.zeros_like, normals))),
         parallel_iterations=1,
       )
-    oldest = [tf.zeros([], tf.float64)] * len(fresh)
+    oldest = [tf.zeros([], tf.float64)] * len(normals)
     if 'oldest_lag' in row:
       drawn = self._normals(z, t - row['oldest_lag'])
       oldest = [row['oldest_sign'] * part for part in drawn]
-    return fresh, again, oldest
+    return normals, again, oldest
 
   def _normals(self, z: NoiseSource, t: tf.Tensor) -> list[tf.Tensor]:
     """The normals of an earlier round as its row had them, in units of the lattice."""

@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = ((16, 8), (8, 4), (2, 2), (0, 1))
 _VECTORS, _COLUMNS = 64, 512
 _LARGEST = 2.0**52  # Integers that float64 holds, with room.
 _BYTES = 8
-_MOST_STEPS, _NORMS_AT_ONCE = 256, 64  # steps that are kept
+_MOST_STEPS, _NORMS_AT_ONCE = 256, 64  # steps that are kept, norms that are computed together
 
 
 class IntegerStep(NamedTuple):

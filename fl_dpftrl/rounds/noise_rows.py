@@ -19,6 +19,7 @@ _FORMAT = 1
 _SECRET_NAME, _MARK_NAME, _TRAIL_NAME, _LOCK_NAME = 'secret.json', 'used', 'trail', 'lock'
 # The row after one that was given out, what the rows up to it add up to, and a checksum.
 _TRAIL = struct.Struct('<qQI')
+# Fewest and most rows from one snapshot to the next, and their coordinates between these.
 _SNAPSHOT_ROWS, _MOST_SNAPSHOT_ROWS, _SMALL_ROWS = 64, 1024, 1 << 21
 # Most nanoseconds for which a process may have been held up before it was killed.
 _HELD_UP = 10_000_000_000

@@ -155,8 +155,10 @@ class Round:
 
   def _flat(self, updates: Any, *, is_batch: bool = False) -> list[np.ndarray]:
     aggregator = self._aggregator
-    if self.is_open and not self.num_updates and aggregator.noise_multiplier:
-      aggregator._rows.prepare(now=True)  # While JAX makes the updates.
+    if not self.num_updates and aggregator.noise_multiplier:
+      with self._lock:  # Nobody closes the aggregator meanwhile.
+        if self.is_open:
+          aggregator._rows.prepare(now=True)  # While JAX makes the updates.
     return aggregator.template.flat(updates, is_batch=is_batch)
 
   def _add(
