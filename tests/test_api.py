@@ -66,6 +66,11 @@ def test_a_strategy_may_be_given_by_its_name(given, tmp_path):
   assert saved.figures == described.figures
 
 
+def test_a_strategy_and_its_path_in_the_wrong_order_say_which_is_first(tmp_path):
+  with pytest.raises(ValueError, match='path must come first, as in save_strategy'):
+    fl_dpftrl.save_strategy(fl_dpftrl.Identity(), tmp_path / 'a.json', schema=SCHEMA)
+
+
 NUMBERS = dict(template=1.0, noise_multiplier=1.0, clip_norm=1.0, report_goal=1)
 TAKE_STRATEGIES = {
   'account': lambda s: fl_dpftrl.account(s, SCHEMA, noise_multiplier=1.0, delta=1e-6),

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser,
     'adds rows of a run without an end: the sensitivity that --min_sep and --max_participations'
     ' name, with errors after each --num_rounds; a list or range of these gives losses by horizon,'
-    ' for which blt is optimised; or B² as a number, for strategy files only',
+    ' for which blt is optimised',
   )
   flags.add_sampling(
     parser,
@@ -133,12 +133,16 @@ def _participations(args: argparse.Namespace) -> list[Any]:
   """Returns the schemas, the loss budget and the draws of the flags."""
   budget = None
   if args.loss_budget is not None:
-    is_named = args.loss_budget == flags.NAMED  # Else both are only those of the schema.
+    if args.loss_budget != flags.NAMED:
+      raise ValueError(
+        f'--loss_budget={args.loss_budget:g} buys other participations of each mechanism: to'
+        ' compare them, give --loss_budget without a number, --min_sep and --max_participations'
+      )
     named = {name: getattr(args, name) or [None] for name in ('min_sep', 'max_participations')}
     for name, numbers in named.items():
-      if len(numbers) > 1 and is_named:
+      if len(numbers) > 1:
         raise ValueError(f'--{name} must be one number with --loss_budget, got {len(numbers)}')
-    single = {name: numbers[0] if is_named else None for name, numbers in named.items()}
+    single = {name: numbers[0] for name, numbers in named.items()}
     budget = flags.loss_budget(argparse.Namespace(loss_budget=args.loss_budget, **single))
   draws = [scheme for n in args.num_rounds for scheme in flags.samplings(args, n)]
   schemas = [

@@ -64,7 +64,10 @@ class ProgressLine(observer.Observer):
       if name.startswith(measuring.RELEASED):
         metric = name.removeprefix(measuring.RELEASED)
         margin = 1.96 * measurements[f'{measuring.DEVIATION}{metric}']
-        parts.append(f"clients' {metric} {value:.3f} ± {margin:.3f}")
+        shown = f'{value:.3f} ± {margin:.3f}'
+        if metric == 'accuracy':
+          shown = f'{100.0 * value:.2f} ± {100.0 * margin:.2f} %'
+        parts.append(f"clients' {metric} {shown}")
     validation = {n: v for n, v in self._evaluated.items() if n.startswith(measuring.VALIDATION)}
     if measuring.ACCURACY in validation:
       parts.append(f'validation accuracy {100.0 * validation[measuring.ACCURACY]:.2f} %')

@@ -1,7 +1,7 @@
 """Guarantees of runs by their participation: `account` and `calibrate`."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fl_dpftrl import checks, workload_error, workloads
@@ -133,7 +133,11 @@ def choose(
 
 
 def least(
-  candidates: Sequence[tuple[base.Strategy, Any, float]], *, epsilon: float, **terms: Any
+  candidates: Sequence[tuple[base.Strategy, Any, float]],
+  *,
+  epsilon: float,
+  watch: Callable[[int], object] = lambda place: None,
+  **terms: Any,
 ) -> tuple[int, guarantees.Guarantee]:
   """Returns the place of the least noise times error at one guarantee, and that guarantee.
 
@@ -142,10 +146,12 @@ def least(
 
   Args:
     candidates: strategy, its participation and error; at least one. Others: see `calibrate`.
+    watch: called with the place of each candidate before it is calibrated.
   """
   best: Any = None
   least_noise = math.inf
   for place, (strategy, participation, error) in enumerate(candidates):
+    watch(place)
     if best is not None:
       equal = account(strategy, participation, noise_multiplier=least_noise / error, **terms)
       if equal.epsilon() > epsilon:

@@ -5,8 +5,8 @@ import difflib
 import functools
 import os
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
+# Mechanisms and strategies, or labels of these.
+Names: TypeAlias = (
+  str | base.Strategy | Sequence[str | base.Strategy] | Mapping[str, str | base.Strategy]
+)
 # Progress callback of optimisers: called with the number of steps and the loss.
 Progress = Callable[[int, float], None]
 # Called with what is searched when a search starts; returns its callback.
@@ -60,17 +64,26 @@ class Skipped(NamedTuple):
   kind: str = schemas.MinSep.kind
 
 
-def named(names: Sequence[str | base.Strategy]) -> list[Candidate]:
-  """Returns candidates by their names, and those of strategies."""
-  candidates = [_named(name) for name in names]
+def named(names: Names) -> list[Candidate]:
+  """Returns candidates by their names, and those of strategies; see `compare`."""
+  if isinstance(names, Mapping):
+    candidates = [dataclasses.replace(_named(n), label=_label(text)) for text, n in names.items()]
+  else:
+    several = [names] if isinstance(names, str | base.Strategy) else names
+    candidates = [_named(name) for name in several]
   labels = [candidate.label for candidate in candidates]
   for label in labels:
     if labels.count(label) > 1:
       raise ValueError(
-        f'two of them are called {label!r}; give a file another name with name=file'
-        ', or save a strategy in one'
+        f'two of them are called {label!r}: name one with label=file, or give a mapping from labels'
       )
   return candidates
+
+
+def _label(text: Any) -> str:
+  if not isinstance(text, str) or not text:
+    raise ValueError(f'a label of mechanisms must be text, got {messages.quoted(text)}')
+  return text
 
 
 def watched(say: Callable[[str], None]) -> Watch:

@@ -67,7 +67,8 @@ class Entry:
     """All figures by name.
 
     Errors and losses are per unit of noise multiplier and of clip norm. Those of the mean are in
-    clip norms: errors of the workload of the means of rounds, at the ε of the comparison.
+    clip norms: errors of the workload of the means of rounds, at the ε of the comparison. A loss
+    budget has B², in squares of the clip norm, and the most participations of a device ever.
     """
     schema, strategy = self.file.schema, self.file.strategy
     named: Any = schema if self.participation.num_rounds is not None else self.participation
@@ -85,6 +86,9 @@ class Entry:
       ],
       'seconds': self.seconds,
     }
+    if (budget := self.participation.budget) is not None:
+      row['loss_budget'] = budget.square(strategy)
+      row['most_participations'] = budget.most_participations(strategy)
     if self.guarantee is not None:
       scale = self.guarantee.noise_multiplier / self.report_goal
       row |= {
@@ -106,7 +110,9 @@ class Comparison:
   @property
   def rows(self) -> list[dict[str, Any]]:
     """Figures of each candidate under each participation, at each ε."""
-    return [entry.row for entry in self.entries]
+    rows = [entry.row for entry in self.entries]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in names} for row in rows]
 
   def __repr__(self) -> str:
     skipped = f', {len(self.skipped)} left out' if self.skipped else ''
@@ -138,7 +144,7 @@ class Comparison:
 
 
 def compare(
-  mechanisms: str | base.Strategy | Sequence[str | base.Strategy],
+  mechanisms: candidate_sets.Names,
   participations: participation.Participation | Sequence[participation.Participation],
   *,
   objective: str = 'max',
@@ -158,7 +164,9 @@ def compare(
   Args:
     mechanisms: one or several; each is a mechanism, a mechanism with its size (blt:3), a name in
       matrices/ or a strategy file, also as label=file, or a strategy, which has its family's name.
-    participations: schemas, loss budgets, and schemes by which batches or secret bins are drawn.
+      Or a mapping from labels to these.
+    participations: schemas, loss budgets of max_participations and min_sep, and schemes by which
+      batches or secret bins are drawn.
       Batches are drawn from as many parts as a strategy has bands, whatever their num_parts.
     objective: 'rms' or 'max', the loss that optimisers minimise.
     workload: linear workload of all errors and losses.
@@ -173,8 +181,6 @@ def compare(
       range.
   """
   every = participations if isinstance(participations, Sequence) else [participations]
-  if isinstance(mechanisms, (str, base.Strategy)):
-    mechanisms = [mechanisms]
   epsilons = () if epsilon is None else np.atleast_1d(epsilon).tolist()
   with progress_bars.steps('compare') as report:
     return run(
@@ -214,13 +220,16 @@ def run(
     for answers in participations:
       endless: list[base.Strategy] = []  # Those of all horizons.
       for schema in _schemas(answers, horizons):
-        progress, start = watch(f'{candidate.label} at {_words(answers, schema)}'), time.monotonic()
+        searched = f'{candidate.label} at {_words(answers, schema)}'
+        progress, start = watch(searched), time.monotonic()
         goal: Any = {'objective': objective, 'workload': workload, 'progress': progress}
         try:
           strategies = endless or [*_searched(candidate, answers, schema, horizons, **goal)]
           endless = strategies if answers.num_rounds is None and candidate.optimised else []
           seconds = time.monotonic() - start
-          figures = _evaluated(strategies, answers, schema, objective, workload, target)
+          calibrating = lambda words, searched=searched: watch(f'{searched}: {words}')
+          terms = (schema, objective, workload, target, calibrating)
+          figures = _evaluated(strategies, answers, *terms)
           shared: Any = {'seconds': seconds, 'report_goal': target.report_goal}
           evaluated = [Entry(candidate=candidate, **shared, **values) for values in figures]
         except candidate_sets.UNSUPPORTED as e:
@@ -247,6 +256,11 @@ def _check(participations: Sequence[Any], target: Target, horizons: Sequence[int
     participation.check(answers)
     if answers.num_rounds is None and not horizons:
       raise ValueError('num_rounds, after which errors count, are needed for a run without an end')
+    if answers.budget is not None and answers.budget.squared is not None:
+      raise ValueError(
+        f'the loss budget squared={answers.budget.squared:g} buys other participations of each'
+        ' mechanism: to compare them, name it by max_participations and min_sep'
+      )
     if answers.is_drawn and not epsilons:
       raise ValueError(f'epsilon is needed to compare {answers.kind} with others')
 
@@ -298,6 +312,7 @@ def _evaluated(
   objective: str,
   workload: workloads.Workload,
   target: Target,
+  say: Callable[[str], object],
 ) -> Iterator[dict[str, Any]]:
   """Yields fields of an `Entry`, of the strategy with the least noise at each ε.
 
@@ -321,6 +336,8 @@ def _evaluated(
   terms: Any = {'delta': target.delta, 'adjacency': target.adjacency}
   candidates = [(file.strategy, bound, getattr(file.error, objective)) for bound, file in evaluated]
   for epsilon in target.epsilons:
+    words = f'noise for ε = {epsilon:g}, {{}} of {len(candidates)}'
+    terms['watch'] = lambda place, words=words: say(words.format(place + 1))
     place, least = accountant.least(candidates, epsilon=epsilon, **terms)
     bound, file = evaluated[place]
     sensitivity = sensitivities.Sensitivity(least.sensitivity, least.sensitivity_kind)

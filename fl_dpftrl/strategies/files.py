@@ -141,6 +141,8 @@ def save_strategy(
     objective: 'rms' or 'max'.
     workload: workload it was optimised for.
   """
+  if isinstance(path, base.Strategy):
+    raise ValueError("path must come first, as in save_strategy('mine.json', strategy, schema=…)")
   path = paths.local(path)
   if path.suffix != '.json':
     raise ValueError(f'a strategy file must end in .json, got {str(path)!r}')

@@ -17,7 +17,7 @@ from fl_dpftrl.files import durable, paths
 from fl_dpftrl.participation import registry
 from fl_dpftrl.study import result_tables, running, table, tuned
 from fl_dpftrl.study.cells import Cell, Run
-from fl_dpftrl.study.designs import Condition, Design, Mechanism
+from fl_dpftrl.study.designs import Condition, Design, Mechanisms
 from fl_dpftrl.study.noise import Noises, Say, prepare
 from fl_dpftrl.study.result_tables import Metric, Result, Row
 
@@ -86,7 +86,7 @@ def study(
   run: Run,
   *,
   folder: str | os.PathLike[str],
-  mechanisms: Sequence[str | Mechanism],
+  mechanisms: Mechanisms,
   epsilons: Sequence[float],
   participation: registry.Participation,
   clip_norm: float,
@@ -119,7 +119,8 @@ def study(
       `validation` and `test`, each with the metric by its name, such as `Trained.summary` gives. A
       run is void unless its log, or `epsilon` and `delta` in the mapping, prove its ε.
     folder: folder of the study, which gets results.csv, table.txt, study.md and the figures.
-    mechanisms, epsilons: names, as of `compare`, or `Mechanism`s; target ε.
+    mechanisms, epsilons: names and strategies, as of `compare`, `Mechanism`s, or a mapping from
+      labels to these; target ε.
     participation: schema that each run keeps to; or secret bins, or the scheme by which runs in one
       place draw their batches in secret: `cell.participation` is it, with a part for each band.
       `identity` is then DP-SGD; `banded` and `banded_toeplitz` without a size have the number of

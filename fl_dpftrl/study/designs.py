@@ -3,15 +3,17 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from fl_dpftrl import checks, workload_error, workloads
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import base
 from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.planning import candidate_sets
+from fl_dpftrl.strategies import documents
 from fl_dpftrl.study.result_tables import Metric
 from fl_dpftrl.text import messages
 
@@ -25,8 +27,9 @@ class Mechanism:
 
   Attributes:
     mechanism: a mechanism, a mechanism with its size (blt:3 or banded:64), a name in matrices/ or a
-      strategy file, also as label=file.
-    label: name in tables and figures; '' for that of label=file, or the mechanism's own.
+      strategy file, also as label=file, or a strategy.
+    label: name in tables and figures; '' for that of label=file, or the mechanism's own, which of a
+      strategy is its family.
     objective: 'rms' or 'max', the loss that it is optimised for.
     server_learning_rates: rates to try; () for those of the study.
 
@@ -34,21 +37,39 @@ class Mechanism:
     ValueError: naming the field and its value.
   """
 
-  mechanism: str
+  mechanism: str | base.Strategy
   label: str = ''
   objective: str = 'max'
   server_learning_rates: tuple[float, ...] = ()
 
   def __post_init__(self):
-    for name in ('mechanism', 'label'):
-      if not isinstance(value := getattr(self, name), str):
-        raise ValueError(f'{name} must be text, got {messages.quoted(value)}')
+    checks.instance(str, label=self.label)
+    if not isinstance(self.mechanism, str | base.Strategy):
+      got = messages.quoted(self.mechanism)
+      raise ValueError(f'mechanism must be a name or a strategy, got {got}')
     workload_error.check_objective(self.objective)
-    label = self.label or candidate_sets.labelled(self.mechanism)[0] or self.mechanism
+    if isinstance(self.mechanism, str):
+      label = self.label or candidate_sets.labelled(self.mechanism)[0] or self.mechanism
+    else:
+      label = self.label or self.mechanism.family
     object.__setattr__(self, 'label', messages.one_line(label, limit=30))
     if self.server_learning_rates != ():
       rates = _numbers('server_learning_rates', self.server_learning_rates)
       object.__setattr__(self, 'server_learning_rates', rates)
+
+  @property
+  def identity(self) -> str:
+    """What tells it from another mechanism of the same label in a folder."""
+    name = self.mechanism
+    if not isinstance(name, str):
+      name = f'{name.family} {documents.strategy_digest(name)}'
+    return f'{name}, {self.objective}'
+
+
+Mechanisms: TypeAlias = (
+  Sequence[str | base.Strategy | Mechanism] | Mapping[str, str | base.Strategy | Mechanism]
+)
+"""Mechanisms of a study, or labels of these."""
 
 
 class Condition(NamedTuple):
@@ -86,10 +107,12 @@ class Design:
     for name, kind in (('title', str), ('without_noise', bool)):
       if not isinstance(value := getattr(self, name), kind):
         raise ValueError(f'{name} must be of type {kind.__name__}, got {messages.quoted(value)}')
+    if isinstance(every := self.mechanisms, Mapping):
+      every = [_labelled(label, mechanism) for label, mechanism in every.items()]
     named = lambda m: m if isinstance(m, Mechanism) else Mechanism(mechanism=m)
     values = {
       'title': messages.one_line(self.title),
-      'mechanisms': tuple(map(named, _list('mechanisms', self.mechanisms))),
+      'mechanisms': tuple(map(named, _list('mechanisms', every))),
       'epsilons': _numbers('epsilons', self.epsilons),
       'server_learning_rates': _numbers('server_learning_rates', self.server_learning_rates),
       'seeds': _seeds(self.seeds),
@@ -142,6 +165,13 @@ class Design:
     tried = [(setting, rate, first) for setting, grid in grids.items() for rate in grid]
     rest = [(s, g[0] if len(g) == 1 else None, seed) for seed in others for s, g in grids.items()]
     return tried + rest
+
+
+def _labelled(label: str, mechanism: Any) -> Mechanism:
+  """Returns a mechanism with the label of a mapping."""
+  if isinstance(mechanism, Mechanism):
+    return dataclasses.replace(mechanism, label=label)
+  return Mechanism(mechanism=mechanism, label=label)
 
 
 def slug(label: str) -> str:

@@ -38,7 +38,7 @@ Noises = dict[Condition, Noise | None]
 def prepare(design: Design, folder: pathlib.Path, say: Say) -> Noises:
   """Returns the noise of each setting; what the folder holds of it is kept."""
   for mechanism in design.mechanisms:
-    candidate_sets.named([mechanism.mechanism])
+    candidate_sets.named(mechanism.mechanism)
   is_new = not folder.exists()
   if not is_new and not (folder / _STUDY_NAME).exists():
     names = {path.name for path in folder.iterdir()} - {_LOCK_NAME, _STRATEGIES_NAME}
@@ -58,7 +58,7 @@ def prepare(design: Design, folder: pathlib.Path, say: Say) -> Noises:
 def _prepared(design: Design, folder: pathlib.Path, say: Say) -> Noises:
   path, noises = folder / _STUDY_NAME, Noises()
   now = {name: str(getattr(design, name)) for name in _FIXED}
-  now |= {f'mechanism {m.label}': f'{m.mechanism}, {m.objective}' for m in design.mechanisms}
+  now |= {f'mechanism {m.label}': m.identity for m in design.mechanisms}
   stored = json_files.read(path) if path.exists() else {'conditions': {}, 'noise': {}}
   if not isinstance(stored, dict) or stored.keys() != {'conditions', 'noise'}:
     raise ValueError(f'{path} is not of a study; name a new folder')
@@ -118,7 +118,7 @@ def _strategy_file(
   name, label, schema = mechanism.mechanism, slug(mechanism.label), design.planned
   path = folder / (f'{label}.json' if bands is None else f'{label}-{bands}bands.json')
   if not path.exists():
-    (candidate,) = candidate_sets.named([name if bands is None else f'{name}:{bands}'])
+    (candidate,) = candidate_sets.named(name if bands is None else f'{name}:{bands}')
     if candidate.optimised:
       say(f'optimising {candidate.label} for {schema.num_rounds} rounds')
     goal: Any = {'objective': mechanism.objective, 'workload': design.workload}

@@ -1,6 +1,7 @@
 """Plot of a run: what the model learnt by round, beside what it is compared with."""
 
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import matplotlib
@@ -11,7 +12,8 @@ from fl_dpftrl.files import durable
 _BLUE, _ORANGE = '#1f6fb4', '#c8590b'
 # Of what the run is compared with, in its order: readable without colours, too.
 _LINES = (('#2e7d32', ':'), ('#7b3294', '-.'), ('#6b6b6b', '--'))
-_INCHES, _POINTS = (4.6, 4.9), 11.0  # text is readable on a telephone
+_INCHES, _POINTS = (4.6, 5.6), 11.0  # text is readable on a telephone
+_LETTERS = 50  # of a line of the title
 
 
 def accuracy_plot(
@@ -32,7 +34,8 @@ def accuracy_plot(
   with matplotlib.rc_context({'font.size': _POINTS, 'legend.fontsize': _POINTS - 1}):
     figure = style.Figure(figsize=_INCHES, layout='constrained')
     axes = figure.subplots()
-    axes.set_title(title, loc='left', x=-0.13, fontsize=_POINTS + 1)
+    lines = [textwrap.fill(style.plain(line), _LETTERS) for line in title.splitlines()]
+    figure.suptitle('\n'.join(lines), x=0.01, ha='left', fontsize=_POINTS + 1)
     for (name, value), (colour, dashes) in zip(others.items(), _LINES):
       axes.axhline(
         100 * value, color=colour, linestyle=dashes, label=f'{name}: {100 * value:.1f} %'
@@ -55,7 +58,7 @@ def accuracy_plot(
     axes.set_ylabel(f'{label} (%)', fontsize=_POINTS)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    axes.legend(loc='lower right', framealpha=0.95, edgecolor='none')
+    figure.legend(loc='outside lower left', ncols=2, frameon=False)
     image = style.image(figure, os.fspath(path).rpartition('.')[2])
   durable.write_durably(path, image)
   return figure

@@ -59,9 +59,10 @@ def test_losses_by_horizon_side_by_side(run, tmp_path):
     == rows[3]['max_loss']
     == pytest.approx(sensitivity * rows[3]['max_error'])
   )
-  squared = 'compare --mechanisms=identity --loss_budget=5 --num_rounds=10 --json'
-  (row,) = json.loads(run(squared)[1])['rows']
-  assert row['sensitivity'] == pytest.approx(5**0.5) and row['min_sep'] is None
+  # What the budget of each buys: B², and the most participations ever.
+  for row in rows:
+    assert row['loss_budget'] == pytest.approx(row['sensitivity'] ** 2)
+    assert 3 <= row['most_participations'] <= row['loss_budget']
 
 
 @pytest.mark.slow
@@ -83,6 +84,10 @@ def test_losses_by_horizon(run):
     (ACCOUNT, '--num_rounds is needed, or --min_sep and --max_participations of a run without an'),
     (f'{ACCOUNT} --loss_budget', '--loss_budget needs --min_sep and --max_participations'),
     (f'{ACCOUNT} {NAMED} --num_rounds=9', '--num_rounds=9 and --loss_budget exclude each other'),
+    (
+      'compare --mechanisms=identity --loss_budget=5 --num_rounds=10',
+      '--loss_budget=5 buys other participations of each mechanism',
+    ),
     (f'{ACCOUNT} --loss_budget=0.5', 'squared=0.5 is below the loss 1 of a single round'),
     (f'optimize --mechanism=blt {NAMED}', '--horizons=FIRST,LAST are needed together'),
     (

@@ -1,3 +1,4 @@
+import sqlite3
 import urllib.error
 import urllib.request
 
@@ -56,10 +57,31 @@ def test_a_missing_file_says_what_to_put_where(folder, name):
   ('stackoverflow.word_count', b'the 3\n\na 2\n'),
   ('stackoverflow.word_count', b'the 3\nthe 2\n'),
   ('stackoverflow.word_count', b'\xff\xfe 3\n'),
+  ('stackoverflow.word_count', b'3 the\n2 a\n'),
+  ('stackoverflow.word_count', b'the 3 x\n'),
+  ('stackoverflow.word_count', b'a 2\nthe 3\n'),
 ])  # fmt: skip
 def test_a_damaged_file_is_named(folder, name, content):
   (folder / name).write_bytes(content)
   with pytest.raises(ValueError, match=f'{name} is not a'):
+    datasets.load('stackoverflow', data_dir=folder)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_word(folder):
+  path = folder / 'stackoverflow.word_count'
+  path.write_bytes(b'\xef\xbb\xbf' + path.read_bytes())
+  assert datasets.load('stackoverflow', data_dir=folder).vocabulary.words == tuple(WORDS)
+
+
+@pytest.mark.parametrize('content', [b'', b'no example'])
+def test_an_example_without_tokens_is_one_line(folder, content):
+  connection = sqlite3.connect(folder / 'stackoverflow.sqlite')
+  connection.execute(
+    "UPDATE examples SET serialized_example_proto = ? WHERE client_id = '20'", (content,)
+  )
+  connection.commit()
+  connection.close()
+  with pytest.raises(ValueError, match="split 'heldout' is no tf.train.Example with .* tokens"):
     datasets.load('stackoverflow', data_dir=folder)
 
 

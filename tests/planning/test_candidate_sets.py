@@ -22,11 +22,17 @@ def test_a_file_may_be_given_another_name(tmp_path):
   dpftrl.save_strategy(
     path, dpftrl.BLT([0.5], [0.5]), schema=SCHEMA, objective='max', workload=workload
   )
-  with pytest.raises(ValueError, match="called 'blt'.* with name=file"):
+  with pytest.raises(ValueError, match="called 'blt'.* with label=file"):
     lib.named(['blt', str(path)])
   found = lib.named(['blt', f'mine={path}', 'blt-b400'])
   assert [c.label for c in found] == ['blt', 'mine', 'blt-b400']
   assert [c.workload for c in found] == [None, workload, dpftrl.Workload()]
+  labelled = lib.named({'mine': dpftrl.BLT([0.5], [0.5]), 'theirs': str(path), 'searched': 'blt:2'})
+  assert [c.label for c in labelled] == ['mine', 'theirs', 'searched']
+  assert [c.optimised for c in labelled] == [False, False, True]
+  for label in ('', 7):
+    with pytest.raises(ValueError, match='a label of mechanisms must be text'):
+      lib.named({label: 'blt'})
   odd = tmp_path / 'a=b.json'
   odd.write_text(path.read_text())
   assert lib.named([str(odd)])[0].label == 'a=b'

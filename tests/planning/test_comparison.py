@@ -244,6 +244,20 @@ def test_the_watch_names_the_most_participations_of_a_budget():
   assert told == ['identity at n=4, b=8, k=3']
 
 
+def test_the_watch_hears_of_each_calibration():
+  told = []
+  candidates = candidate_sets.named(['blt'])
+  options = dict(objective='max', watch=lambda words: (told.append(words), lambda *_: None)[1])
+  target = comparison.Target((1.0, 2.0), 1e-6)
+  comparison.run(candidates, [dpftrl.SecretBins(16, 4)], target=target, **options)
+  for epsilon in (1, 2):
+    last = [words for words in told if f'noise for ε = {epsilon}, ' in words][-1]
+    place, number = last.rpartition(', ')[2].split(' of ')
+    assert place == number and int(number) > 1
+  with pytest.raises(ValueError, match='loss budget squared=5 buys other participations of each'):
+    comparison.run(candidates, [dpftrl.LossBudget(squared=5.0)], horizons=[4], **options)
+
+
 def test_rows_say_how_many_rows_of_z_are_drawn():
   found = dpftrl.compare(['identity', 'blt-b400', 'dense'], dpftrl.MinSep(20, max_participations=1))
   assert [row['rows_drawn'] for row in found.rows] == [1.0, 1.0, 10.5]

@@ -293,6 +293,24 @@ def test_seeds_and_mechanisms_may_be_added_and_conditions_not(tmp_path):
     linear.study(tmp_path / 'other')
 
 
+def test_a_mapping_labels_strategies_names_and_mechanisms(tmp_path):
+  mine = dpftrl.BLT([0.5], [0.4])
+  options = {'server_learning_rates': [0.1], 'seeds': [0], 'without_noise': False}
+  labelled = {'mine': mine, 'trees': 'tree_full', 'rms': dpftrl.Mechanism(mechanism=mine)}
+  study = linear.study(tmp_path, mechanisms=labelled, **options)
+  assert [row.mechanism for row in study.rows] == [*labelled]
+  assert dpftrl.load_strategy(tmp_path / 'strategies/mine.json') == mine
+  assert [row.mechanism for row in linear.study(tmp_path, mechanisms=[mine], **options).rows] == [
+    'blt'
+  ]
+  with pytest.raises(ValueError, match='differs in mechanism mine'):
+    linear.study(tmp_path, mechanisms={'mine': dpftrl.BLT([0.5], [0.3])}, **options)
+  with pytest.raises(ValueError, match='label must be a str, got 7'):
+    linear.study(tmp_path, mechanisms={7: mine}, **options)
+  with pytest.raises(ValueError, match='mechanism must be a name or a strategy, got 7'):
+    linear.study(tmp_path, mechanisms=[7], **options)
+
+
 @pytest.mark.slow
 def test_cells_have_processes_whose_failures_are_lines_of_the_table(tmp_path):
   said = []

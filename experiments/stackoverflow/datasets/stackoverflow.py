@@ -78,16 +78,30 @@ def read_vocabulary(path: pathlib.Path, size: int) -> vocabularies.Vocabulary:
   try:
     if path.suffix == '.bz2':
       with tarfile.open(path) as archive:
-        text = archive.extractfile(WORD_COUNTS).read().decode()
+        content = archive.extractfile(WORD_COUNTS).read()
     else:
-      text = path.read_text()
-    words = [line.split()[0] for line in text.splitlines()[:size]]
+      content = path.read_bytes()
+    lines = content.decode('utf-8-sig').removesuffix('\n').split('\n')[:size]
+    words, counts = zip(*(_word_count(number, line) for number, line in enumerate(lines, 1)))
+    rises = [
+      n for n, (count, following) in enumerate(zip(counts, counts[1:]), 2) if following > count
+    ]
+    if rises:
+      raise ValueError(f'line {rises[0]} has a larger count than the line before')
     return vocabularies.Vocabulary(words)
   except (tarfile.TarError, EOFError, OSError, LookupError, ValueError) as e:
     raise ValueError(
       f'{path} is not a word count file ({e}): it must hold a word and its'
       ' count on each line, the most frequent first'
     ) from e
+
+
+def _word_count(number: int, line: str) -> tuple[str, int]:
+  """Returns word and count of a line."""
+  fields = line.split()
+  if len(fields) != 2 or not fields[1].isdecimal():
+    raise ValueError(f'line {number} is no word and its count')
+  return fields[0], int(fields[1])
 
 
 def _client_data(path: pathlib.Path, split: str) -> tff.simulation.datasets.ClientData:
@@ -118,7 +132,7 @@ class _Sentences:
   def __init__(
     self, path: pathlib.Path, split: str, vocabulary: vocabularies.Vocabulary, length: int
   ):
-    self._data = _client_data(path, split)
+    self._data, self._path, self._split = _client_data(path, split), path, split
     self._vocabulary = vocabulary
     self._length = length
 
@@ -130,7 +144,13 @@ class _Sentences:
     texts = []
     # Large batches: the parsing operation costs more to start than to run.
     for batch in self._data.create_tf_dataset_for_client(client_id).batch(1024):
-      parsed = tf.io.parse_example(batch, {'tokens': tf.io.FixedLenFeature([], tf.string)})
+      try:
+        parsed = tf.io.parse_example(batch, {'tokens': tf.io.FixedLenFeature([], tf.string)})
+      except tf.errors.InvalidArgumentError:
+        raise ValueError(
+          f'{self._path}: an example of split {self._split!r} is no tf.train.Example with one text'
+          ' feature, tokens'
+        ) from None
       texts.extend(parsed['tokens'].numpy())
     sentences = [text.decode('utf-8', 'replace').split() for text in texts]
     return self._vocabulary.encode(sentences, self._length)
