@@ -55,6 +55,10 @@ setuptools.setup(
       'sqlglot>=30',
     ],
     'machines': ['ray>=2.60'],  # clients and noise on several machines
+    # fl_dpftrl.observers, each with its library
+    'mlflow': ['mlflow>=2.14'],
+    'tensorboard': ['tensorboard>=2.16'],
+    'wandb': ['wandb>=0.19.10'],
     'notebook': ['ipywidgets>=8', 'jupyterlab>=4'],  # progress bars, and where to run examples
     # fl_dpftrl.adapters, each with its library
     'flower': ['flwr>=1.41'],
