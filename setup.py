@@ -21,6 +21,7 @@ setuptools.setup(
   ),
   license='Apache-2.0',
   python_requires='>=3.11',
+  classifiers=['Operating System :: POSIX :: Linux', 'Operating System :: MacOS'],
   packages=[
     *setuptools.find_namespace_packages(include=['fl_dpftrl', 'fl_dpftrl.*']),
     'tff_inprocess',
@@ -38,7 +39,7 @@ setuptools.setup(
     'duckdb>=1.0',
     'jinja2>=3.1',
     'matplotlib>=3.8',
-    'numba>=0.61',
+    'numba>=0.68',  # Its cache goes by what a source says, and not by when it was written.
     'numpy>=1.26',
     'pyarrow>=16',
     'scipy>=1.11',
@@ -55,6 +56,10 @@ setuptools.setup(
       'sqlglot>=30',
     ],
     'machines': ['ray>=2.60'],  # clients and noise on several machines
+    # fl_dpftrl.observers, each with its library
+    'mlflow': ['mlflow>=2.14'],
+    'tensorboard': ['tensorboard>=2.16'],
+    'wandb': ['wandb>=0.19.10'],
     'notebook': ['ipywidgets>=8', 'jupyterlab>=4'],  # progress bars, and where to run examples
     # fl_dpftrl.adapters, each with its library
     'flower': ['flwr>=1.41'],

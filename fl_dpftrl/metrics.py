@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import math
+import numbers
 import os
 import pathlib
 from collections.abc import Mapping
@@ -133,5 +134,17 @@ def flatten(measurements: Mapping[str, Any], prefix: str = '') -> dict[str, floa
     if isinstance(value, Mapping):
       flat.update(flatten(value, f'{prefix}{name}/'))
     elif np.ndim(value) == 0 and np.size(value):
-      flat[f'{prefix}{name}'] = np.asarray(value).item()
+      flat[f'{prefix}{name}'] = plain(np.asarray(value).item())
   return flat
+
+
+def plain(value: Any) -> Any:
+  """Returns a number of any library as Python's own; what is no number stays as it is."""
+  if isinstance(value, numbers.Integral):
+    return int(value)
+  if isinstance(value, (str, bytes)) or np.ndim(value):
+    return value
+  try:
+    return float(value)
+  except (TypeError, ValueError, OverflowError):
+    return value

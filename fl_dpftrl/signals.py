@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_HANGUP = [signal.SIGHUP] if hasattr(signal, 'SIGHUP') else []  # Not on every system.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *_HANGUP)
 # How long further signals wait for the clean-up, and a lost one for its destructor.
 _PATIENCE_SECONDS = 3.0
 _AGAIN_SECONDS = 0.01

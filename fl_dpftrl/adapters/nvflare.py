@@ -31,10 +31,9 @@ def answer_rounds(
 ) -> None:
   """Answers the rounds of NVFlare's server until its job ends; all sites have the same weight.
 
-  Args are those of `sites.next_model`. ValueError for a folder whose rounds are over.
+  A site whose rounds are over answers with the model as it came, after a restart too. Args are
+  those of `sites.next_model`.
   """
-  if aggregator.next_round >= aggregator.max_rounds:
-    raise ValueError(f'{aggregator.folder}: its rounds are over; a folder is of one run')
   client.init()
   while client.is_running():
     received = client.receive()

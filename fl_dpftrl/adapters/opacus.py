@@ -4,6 +4,7 @@ A `PrivateAggregator` bounds and adds Opacus's gradients of examples, each of wh
 Opacus's accountants and PrivacyEngine know nothing of correlated noise: use neither.
 """
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,11 @@ with adapters.peer('Opacus', 'opacus'):
   from opacus.validators import ModuleValidator
   from torch.utils import data
 
-_SAMPLERS = data.SequentialSampler, data.RandomSampler
+# Arguments of a loader that choose the batches; all others stay as they are.
+_CHOOSING = ('dataset', 'batch_size', 'shuffle', 'sampler', 'batch_sampler', 'drop_last')
+_BATCHES = (
+  'data_loader must be a DataLoader that gives batches of all examples, each once and in order:'
+)
 
 
 class CorrelatedOptimizer(DPOptimizer):
@@ -68,8 +73,14 @@ class CorrelatedOptimizer(DPOptimizer):
   def clip_and_accumulate(self) -> None:
     """Adds each example's gradient to the round, once."""
     if self.round is None:
-      raise ValueError('step() needs a batch: call begin(example_ids) before it')
-    samples = [samples.detach().cpu().numpy() for samples in self.grad_samples]
+      raise ValueError(
+        "step() needs a batch: take it from make_private's loader, or call begin(example_ids)"
+        ' before it. BatchMemoryManager does neither: cut the batch in the loop, and call'
+        ' signal_skip_step(True) before each part, but False before the last'
+      )
+    # Autocast makes gradients of another type than the parameters.
+    pairs = zip(self.params, self.grad_samples, strict=True)
+    samples = [samples.detach().to(p.dtype).cpu().numpy() for p, samples in pairs]
     metrics, self.metrics = self.metrics, None
     self.round.add_batch(samples, metrics=metrics)
     self._forget()
@@ -133,15 +144,15 @@ def make_private(
     epsilon, delta: target of all epochs; arguments: others of `PrivateAggregator`, such as folder.
 
   Raises:
-    ValueError: for a loader without batches of all examples, and parameters not the module's.
+    ValueError: for a loader that does not give batches of all examples, each once, or gives them
+      in another way than a `DataLoader`; and for parameters that are not the module's.
     UnsupportedModuleError: for layers that mix examples.
   """
   trained = [p for group in optimizer.param_groups for p in group['params'] if p.requires_grad]
   if {*map(id, trained)} != {id(p) for p in module.parameters() if p.requires_grad}:
     raise ValueError('optimizer must have the parameters of module that require gradients')
-  count, size, sampler = len(data_loader.dataset), data_loader.batch_size, data_loader.sampler
-  if size is None or type(sampler) not in _SAMPLERS or len(sampler) != count or count < size:
-    raise ValueError('data_loader must give batches of all examples, without a sampler of its own')
+  _check_loader(data_loader)
+  count, size = len(data_loader.dataset), data_loader.batch_size
   ModuleValidator.validate(module, strict=True)
   order = np.random.default_rng(0).permutation(count)[: count // size * size]  # Public.
   batches = _Batches(order.reshape(-1, size).tolist())
@@ -155,7 +166,27 @@ def make_private(
     strategy, template=trained, noise_multiplier=noise_multiplier, clip_norm=max_grad_norm,
     report_goal=size, participation=schema, delta=delta, **arguments,
   )  # fmt: skip
-  extra = {name: getattr(data_loader, name) for name in ('num_workers', 'collate_fn', 'pin_memory')}
+  names = set(inspect.signature(data.DataLoader).parameters).difference(_CHOOSING)
+  extra = {name: getattr(data_loader, name) for name in names}
   loader = _Loader(data_loader.dataset, batch_sampler=batches, **extra)
   loader.optimizer = CorrelatedOptimizer(optimizer, batches.aggregator, loss_reduction)
   return GradSampleModule(module, loss_reduction=loss_reduction), loader.optimizer, loader
+
+
+def _check_loader(loader: data.DataLoader) -> None:
+  """Raises ValueError for a loader whose batches would not be those of `make_private`."""
+  if type(loader) is not data.DataLoader:
+    raise ValueError(f'{_BATCHES} got a {type(loader).__name__}')
+  if isinstance(loader.dataset, data.IterableDataset) or not hasattr(loader.dataset, '__len__'):
+    raise ValueError(f'{_BATCHES} its dataset must have len() and indices; see the class Dataset')
+  count, sampler = len(loader.dataset), loader.sampler
+  if loader.batch_size is None or type(loader.batch_sampler) is not data.BatchSampler:
+    raise ValueError(f'{_BATCHES} give batch_size, and no batch_sampler')
+  if type(sampler) not in (data.SequentialSampler, data.RandomSampler) or len(sampler) != count:
+    raise ValueError(f'{_BATCHES} it has a sampler of its own')
+  if getattr(sampler, 'replacement', False):
+    raise ValueError(f'{_BATCHES} its RandomSampler draws with replacement')
+  if not getattr(loader, 'in_order', True):  # The log would name the examples of other batches.
+    raise ValueError(f'{_BATCHES} give in_order=True')
+  if count < loader.batch_size:
+    raise ValueError(f'{_BATCHES} batch_size={loader.batch_size} is more than {count} examples')

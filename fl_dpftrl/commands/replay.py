@@ -66,13 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action='append',
     metavar='FILE',
     help='table of who owns which device, with columns device_id, unit_id and from_round: the'
-    ' figures are then those of people, or other units; repeat it for further files',
+    ' figures are then those of people, or other units; repeat it for further files, or with'
+    ' --sites=disjoint or local for the table of each folder, in their order',
   )
   words = (
     'with several folders: disjoint if every device is in one of them only, such as patients of'
-    ' sites (default: shared, whose losses add up)'
+    ' sites; local if each has also numbered its devices by itself, so that one id in two folders'
+    ' is of two devices (default: shared, whose losses add up)'
   )
-  add('--sites', choices=('shared', 'disjoint'), help=words)
+  add('--sites', choices=('shared', 'disjoint', 'local'), help=words)
   words = (
     'rounds that were declared before the run, of which it may have had fewer (default: as the log'
     ' recorded them before round 0)'
@@ -167,7 +169,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     'delta': args.delta,
     'adjacency': args.adjacency,
     'group_size': args.group_size,
-    'disjoint': args.sites == 'disjoint',
+    'disjoint': args.sites in ('disjoint', 'local'),
+    'local_ids': args.sites == 'local',
     'progress': output.Progress('replay').say,
   }
 
@@ -215,7 +218,10 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
 def _runs(args: argparse.Namespace) -> list[opened_runs.Run]:
   options = _opening(args)
   logs = args.runs or [args.log]
-  opened = [opened_runs.open_run(log, args.strategy, **options) for log in logs]
+  tables = _tables(args)
+  opened = [
+    opened_runs.open_run(log, args.strategy, **options, **table) for log, table in zip(logs, tables)
+  ]
   draws = flags.sampling(args, opened[0].claim.strategy, opened[0].log.num_rounds)
   if draws is None:
     return opened
@@ -225,17 +231,29 @@ def _runs(args: argparse.Namespace) -> list[opened_runs.Run]:
   return [dataclasses.replace(opened[0], claim=claim)]
 
 
+def _tables(args: argparse.Namespace) -> list[dict[str, Any]]:
+  """Returns the table of units as an option for each run; each of several sites may have its own.
+
+  A person of runs that are not disjoint needs one table of all, whatever the number of its files.
+  """
+  given, number = args.units, max(len(args.runs), 1)
+  if args.sites in (None, 'shared') or not given or len(given) == 1:
+    return [{'units': given}] * number
+  if len(given) != number:
+    raise ValueError(f'--units must be one table for all {number} folders, or {number} tables')
+  return [{'units': [table]} for table in given]
+
+
 def _opening(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the options with which runs are opened; ValueError where flags exclude others."""
   passed = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
   where = {'columns': args.columns, 'first_round': args.first_round or 0, 'missing': args.missing}
-  where['units'] = args.units
   facts = {name: getattr(args, name) for name in _FACTS}
   if args.runs:
     for path in filter(os.path.isfile, args.runs):
       raise ValueError(f'{path} is a file, and no folder of a run; give it as --log={path}')
     for name in passed:
-      if name not in ('num_rounds', *where):
+      if name not in ('num_rounds', 'units', *where):
         raise ValueError(f'--{name} does not go with {args.runs[0]}: the folder of a run states it')
     return {'num_rounds': args.num_rounds, **where}
   if args.from_counts:

@@ -6,7 +6,7 @@ kind its file is, and only this module sets permissions.
 """
 
 import contextlib
-import fcntl
+import errno
 import functools
 import hashlib
 import json
@@ -19,6 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar, cast
 
 from fl_dpftrl.files import json_files, paths
+
+try:
+  import fcntl
+except ImportError:  # Such a system has no locks between processes.
+  fcntl = None  # type: ignore[assignment]
 
 TEMPORARY_PREFIX = '.writing-'
 _DIGITS, _FOLDER = 16, '.folder'  # after it; a folder has a locked file of its name beside it
@@ -103,6 +108,8 @@ def _temporary(path: pathlib.Path, mode: int) -> Iterator[tuple[pathlib.Path, in
 
 def _lock(handle: int) -> bool | None:
   """Locks a file; False if another process has it or removed it, None without such locks."""
+  if fcntl is None:
+    return None
   try:
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
@@ -154,6 +161,8 @@ def exclusive(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[C
   Yields a function that returns whether the path is still the locked file: one that was removed
   meanwhile locks nobody out, and another process may have made its own.
   """
+  if fcntl is None:
+    raise OSError(errno.ENOTSUP, 'needs locks between processes: use Linux or macOS', str(path))
   descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
   def is_there() -> bool:
@@ -174,6 +183,20 @@ def exclusive(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[C
     os.close(descriptor)
 
 
+@contextlib.contextmanager
+def locked_folder(folder: str | os.PathLike[str]) -> Iterator[None]:
+  """Waits until no other process is in such a block, where the system has locks between them."""
+  if fcntl is None:
+    yield
+    return
+  descriptor = os.open(folder, os.O_RDONLY)
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield
+  finally:
+    os.close(descriptor)
+
+
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
   """Removes files and folders that killed writers left in a folder; those at work keep theirs."""
   for leftover in pathlib.Path(folder).glob(TEMPORARY_PREFIX + _DIGITS * '[0-9a-f]'):
@@ -189,7 +212,9 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> None:
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-  """Makes file names in a folder survive a loss of power."""
+  """Makes file names in a folder survive a loss of power, where folders can be opened."""
+  if fcntl is None:
+    return
   descriptor = os.open(folder, os.O_RDONLY)
   try:
     with naming(folder):

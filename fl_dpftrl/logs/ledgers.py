@@ -35,7 +35,8 @@ def _forget_in_a_fork() -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(writer._database))
 
 
-os.register_at_fork(after_in_child=_forget_in_a_fork)
+if hasattr(os, 'register_at_fork'):  # Elsewhere, no process forks.
+  os.register_at_fork(after_in_child=_forget_in_a_fork)
 
 
 class RunClaim(Protocol):

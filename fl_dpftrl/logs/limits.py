@@ -4,8 +4,12 @@ A log may be written by somebody else, damaged, or malicious. Honest logs stay f
 limits; docs/write-the-log.md states them.
 """
 
-import resource
 import sys
+
+try:
+  import resource
+except ImportError:  # Such a system limits no process.
+  resource = None  # type: ignore[assignment]
 
 FIELD_BYTES = 1 << 10
 """Most bytes of a device id in UTF-8."""
@@ -46,6 +50,8 @@ def max_rows(file_bytes: int) -> int:
 
 def apply() -> None:
   """Sets the limits of this process, which is a command that reads logs: no core files either."""
+  if resource is None:
+    return
   for kind, limit in (
     (resource.RLIMIT_CORE, 0),
     (resource.RLIMIT_AS, MEMORY),
@@ -56,6 +62,8 @@ def apply() -> None:
 
 def grant_time(seconds: int = PART_CPU_SECONDS) -> None:
   """Allows so much computing time from now on, in a process whose computing time is limited."""
+  if resource is None:
+    return
   if resource.getrlimit(resource.RLIMIT_CPU)[0] != resource.RLIM_INFINITY:
     used = resource.getrusage(resource.RUSAGE_SELF)
     _lower(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + seconds)

@@ -26,6 +26,9 @@ from fl_dpftrl.logs import (
 )
 
 _BUFFER = 1 << 20
+_FLAGS = os.O_RDONLY
+for _name in ('O_NONBLOCK', 'O_CLOEXEC', 'O_BINARY'):  # Not on every system.
+  _FLAGS |= getattr(os, _name, 0)
 
 
 class _Reader(Protocol):
@@ -79,7 +82,7 @@ class Source:
 
   def _open(self) -> int:
     try:
-      descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+      descriptor = os.open(self.path, _FLAGS)
     except OSError as e:
       raise refusals.LogError(f'{self.path}: cannot be read, {e.strerror}') from e
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

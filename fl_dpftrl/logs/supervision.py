@@ -15,15 +15,20 @@ from fl_dpftrl.logs import limits
 
 COMMANDS = ('replay', 'verify')
 _PR_SET_PDEATHSIG = 1
-_WHY: dict[int, str] = {
-  signal.SIGXCPU: f'a part of a file took more than {limits.PART_CPU_SECONDS} s of computing; it is'
+_WHY = {
+  'SIGXCPU': f'a part of a file took more than {limits.PART_CPU_SECONDS} s of computing; it is'
   ' damaged, or made to take long',
-  signal.SIGKILL: 'it was killed, as happens where memory is short',
+  'SIGKILL': 'it was killed, as happens where memory is short',
 }
 
 
 def enter(program: str) -> None:
-  """Returns in a child with limits; the parent waits and exits as it does, or with status 2."""
+  """Returns in a child with limits; the parent waits and exits as it does, or with status 2.
+
+  A system without forks has no such child: the command then reads without limits.
+  """
+  if not hasattr(os, 'fork'):
+    return
   sys.stdout.flush()
   sys.stderr.flush()
   # A signal waits until both processes know what to do with it.
@@ -40,7 +45,7 @@ def enter(program: str) -> None:
   status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
   if status < 0:
     name = signal.Signals(-status).name
-    why = _WHY.get(-status, f'a file crashed what read it ({name}); it is damaged, or made to')
+    why = _WHY.get(name, f'a file crashed what read it ({name}); it is damaged, or made to')
     os.write(2, f'{program}: {why}\n'.encode())
   os._exit(2 if status < 0 else status)
 

@@ -1,10 +1,13 @@
 """Observers for machines: a line of JSON an event, and metrics for Prometheus."""
 
 import collections
+import contextlib
 import json
 import math
 import os
 import pathlib
+import stat
+import sys
 import time
 from typing import Any
 
@@ -13,7 +16,6 @@ from fl_dpftrl.files import durable
 from fl_dpftrl.observers import observer
 
 BEGUN, RELEASED, FAILED, REFUSED = 'begun', 'released', 'failed', 'refused'
-_LONGEST = 1 << 16  # bytes of a line
 
 
 class _Events(observer.Observer):
@@ -58,20 +60,24 @@ class _Events(observer.Observer):
 class JsonLines(_Events):
   """Appends a line of JSON to a file for each event of a run; for `train` and any other loop.
 
-  A line has `time` (UTC seconds), `event` (begun, released, failed or refused), `round`, `seconds`
-  since the round began, the type of the `error`, and the figures of `Status`. It has no ids, no
-  measurements and nothing of clients. After a restart of `train` its last round stands twice.
+  A line has `time` (UTC seconds), the identity of the `run`, `event` (begun, released, failed or
+  refused), `round`, `seconds` since the round began, the type of the `error`, and the figures of
+  `Status`. It has no ids, no measurements and nothing of clients. After a restart of `train` its
+  last round stands twice.
 
-  Only the owner may read a file that is made here; a line that a crash tore is cut off.
+  Several runs may append to one file, as each line is one write at its end; after a line that a
+  crash tore, the next is a line of its own. Only the owner may read a file that is made here.
   """
 
   def __init__(self, path: str | os.PathLike[str], *, every: int = 1):
     """Takes the path of the file; figures of `Status` follow `every` so many released rounds."""
     super().__init__(path, every=every)
+    self._has_written = False
 
   def _record(self, run, event, round_index, seconds, error):
     line = {
       'time': round(time.time(), 3),
+      'run': run.identity,
       'event': event,
       'round': round_index,
       **({} if seconds is None else {'seconds': round(seconds, 3)}),
@@ -79,13 +85,17 @@ class JsonLines(_Events):
       **self._status(run, event, round_index),
     }
     content = (json.dumps(line, allow_nan=False) + '\n').encode()
-    handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-    with os.fdopen(handle, 'r+b') as file:
-      size = file.seek(0, os.SEEK_END)
-      start = file.seek(max(0, size - _LONGEST))
-      file.truncate(start + file.read().rfind(b'\n') + 1)
-      file.seek(0, os.SEEK_END)
-      file.write(content)
+    if (stream := _standard_stream(self._path)) is not None:
+      _write(stream, content)
+      return
+    handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+      # Later, a line without its end is one that another process is writing.
+      start = b'' if self._has_written else _separator(self._path, handle)
+      _write(handle, start + content)
+      self._has_written = True
+    finally:
+      os.close(handle)
 
 
 class OpenMetrics(_Events):
@@ -101,10 +111,11 @@ class OpenMetrics(_Events):
     super().__init__(path, every=every)
     self._counts = collections.Counter[str]({RELEASED: 0, FAILED: 0, REFUSED: 0})
     self._gauges: dict[str, float] = {}
+    self._is_written = False
 
   def begin(self, run, round_index=None):
     super().begin(run, round_index)
-    if round_index is None:
+    if run.identity is not None and not self._is_written:
       self._write(run)
 
   def _record(self, run, event, round_index, seconds, error):
@@ -122,7 +133,7 @@ class OpenMetrics(_Events):
       self._write(run)
 
   def _write(self, run: Any) -> None:
-    label = '{run="' + run.folder.name.translate(_ESCAPED) + '"}'
+    label = f'{{run="{run.folder.name.translate(_ESCAPED)}",id="{run.identity}"}}'
     lines = []
     for name in (RELEASED, FAILED, REFUSED):
       lines += [f'# TYPE fl_dpftrl_rounds_{name} counter']
@@ -132,6 +143,33 @@ class OpenMetrics(_Events):
       lines += [f'# TYPE fl_dpftrl_{name} gauge', f'fl_dpftrl_{name}{label} {number}']
     text = '\n'.join([*lines, '# EOF', ''])
     durable.write_durably(self._path, text.encode())
+    self._is_written = True
 
 
 _ESCAPED = str.maketrans({'\\': r'\\', '"': r'\"', '\n': r'\n'})
+
+
+def _standard_stream(path: pathlib.Path) -> int | None:
+  """Returns the descriptor of stdout or stderr if it is this file, such as /dev/stdout."""
+  for stream in (sys.stdout, sys.stderr):
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # It has no descriptor.
+      stream.flush()
+      if os.path.samestat(os.stat(path), os.fstat(stream.fileno())):
+        return stream.fileno()
+  return None
+
+
+def _separator(path: pathlib.Path, handle: int) -> bytes:
+  """Returns the end of the last line where a file lacks it."""
+  facts = os.fstat(handle)
+  if not stat.S_ISREG(facts.st_mode) or not facts.st_size:
+    return b''
+  with path.open('rb') as file:
+    file.seek(-1, os.SEEK_END)
+    return b'' if file.read() == b'\n' else b'\n'
+
+
+def _write(handle: int, content: bytes) -> None:
+  """Writes a line at once, unless the disk takes only a part of it."""
+  while content:
+    content = content[os.write(handle, content) :]

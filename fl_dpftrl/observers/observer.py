@@ -1,22 +1,27 @@
 """The three hooks of an observer, and several observers as one."""
 
 import contextlib
+import os
+import pathlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from fl_dpftrl import metrics
 from fl_dpftrl.text import messages
 
 Measurements = Mapping[str, Any]
+_WATCHED = '_watched_folder'  # attribute of an observer that has watched a run
 
 
 class Observer:
   """Base class of what watches a run; each hook does nothing by default.
 
-  A run is a `PrivateAggregator`, or a `TrainingRun` of `train`. Both have `folder`, `delta`,
-  `claim`, `status()`, `privacy_loss()` and `exact_metrics`: names of measurements that depend on
-  clients without noise. No hook gets ids or updates of clients, but the message of an error that
-  `end` gets may name an id: keep its type only.
+  A run is a `PrivateAggregator`, or a `TrainingRun` of `train`. Both have `folder`, `identity`,
+  `delta`, `claim`, `status()`, `privacy_loss()` and `exact_metrics`: names of measurements that
+  depend on clients without noise. An observer is of one run, which may be resumed with it. No hook
+  gets ids or updates of clients, but the message of an error that `end` gets may name an id: keep
+  its type only.
 
   An error in a hook loses no round. `train` ends with it: before a round, nothing of which is
   recorded then, or after one, whose result is stored; the same call goes on, and calls `released`
@@ -64,15 +69,26 @@ class Observer:
 class Observers(Observer):
   """Several observers as one, in their order, but for those that measure, which come first."""
 
-  def __init__(self, observers: Sequence[Observer], *, warns: bool = False):
-    """Checks the observers; `warns` makes a warning of each of their errors."""
+  def __init__(
+    self, observers: Sequence[Observer], folder: str | os.PathLike[str], *, warns: bool = False
+  ):
+    """Checks the observers of the run in a folder; `warns` makes a warning of each error."""
+    self._folder = pathlib.Path(folder).resolve()
     for observer in observers:
       if not isinstance(observer, Observer):
         raise ValueError(f'observers must be Observers, got {messages.quoted(observer)}')
+      if (watched := vars(observer).get(_WATCHED, self._folder)) != self._folder:
+        raise ValueError(
+          f'observers: this {type(observer).__name__} is of the run in'
+          f' {messages.quoted(str(watched))}; make one for each run'
+        )
     self._observers = sorted(observers, key=lambda observer: not observer.measures)
     self._warns = warns
 
   def begin(self, run, round_index=None):
+    if round_index is None:
+      for observer in self._observers:
+        vars(observer)[_WATCHED] = self._folder
     self._call('begin', run, round_index)
 
   def released(self, run, round_index, measurements):
@@ -98,7 +114,7 @@ class Observers(Observer):
       try:
         added = getattr(observer, hook)(run, round_index, *values)
         if hook == 'released' and observer.measures:
-          values[0].update(added or {})
+          values[0].update({str(n): metrics.plain(value) for n, value in (added or {}).items()})
       except Exception as error:
         if not self._warns:
           raise

@@ -103,10 +103,12 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
     )
     result.append((SERVER, independent))
   if statement.disjoint:
-    sentence = (
-      f'every {statement.unit} is in one of the runs only, as whoever replays said: the logs name'
-      ' none twice, and none has another id in another run'
+    seen = (
+      'each run has ids of its own, by which nothing can be seen of that'
+      if statement.local_ids
+      else 'the logs name none twice, and none has another id in another run'
     )
+    sentence = f'every {statement.unit} is in one of the runs only, as whoever replays said: {seen}'
     result.append((LOG, sentence))
   for suffix, run in _named(runs):
     result += [(SERVER, sentence) for sentence in _of_run(run, suffix)]

@@ -35,35 +35,48 @@ def count(
   runs: Sequence[opened_runs.Run],
   *,
   num_exposed: int = 1,
+  local_ids: bool = False,
   progress: Callable[[str], None] = lambda text: None,
 ) -> device_tallies.Tally:
   """Counts the logs of runs, by unit where they have tables of units.
+
+  Args:
+    runs: as `opened_runs.together` returns them.
+    num_exposed: devices of which the tally has the rounds.
+    local_ids: whether one id in two runs is of two devices; each then has its run's number before.
+    progress: called often with a line about the progress.
 
   Raises:
     LogError: for a faulty row, a device twice in a round, and one without an owner in its round.
   """
   run_claims = [run.claim for run in runs]
+  counted = functools.partial(_counted, runs, progress=progress, local_ids=local_ids)
   if not any(run.units for run in runs):
-    return _counted(runs, run_claims, num_exposed, progress)
-  plain = [dataclasses.replace(claim, participation=None) for claim in run_claims]
-  devices = _counted(runs, plain, 1, progress)
-  units = _counted(runs, run_claims, num_exposed, progress, by_unit=True)
-  repeated = devices.repeated if units.repeated is None else units.repeated
-  return dataclasses.replace(units, devices=devices, repeated=repeated)
+    tally = counted(run_claims, num_exposed)
+  else:
+    plain = [dataclasses.replace(claim, participation=None) for claim in run_claims]
+    devices, tally = counted(plain, 1), counted(run_claims, num_exposed, by_unit=True)
+    repeated = devices.repeated if tally.repeated is None else tally.repeated
+    tally = dataclasses.replace(tally, devices=devices, repeated=repeated)
+  if local_ids:  # Only ids of one run can be spellings of one device, or be there twice.
+    each = [count([run], progress=progress) for run in runs]
+    tally = dataclasses.replace(tally, mergeable=sum(one.mergeable for one in each))
+  return tally
 
 
 def _counted(
   runs: Sequence[opened_runs.Run],
   claims: Sequence[claims.Claim],
   num_exposed: int,
-  progress: Callable[[str], None],
   *,
+  progress: Callable[[str], None],
+  local_ids: bool,
   by_unit: bool = False,
 ) -> device_tallies.Tally:
   exposure = device_tallies.Exposure(
     claims, [run.log.num_rounds for run in runs], [run.charged for run in runs]
   )
-  rows = Rows(runs, by_unit)
+  rows = Rows(runs, by_unit, local_ids)
   # The first is not on macOS.
   threads = (
     len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
@@ -89,10 +102,15 @@ def _counted(
 
 
 class Rows:
-  """The rows of runs, with rounds numbered across them; by unit, a row for each owner."""
+  """The rows of runs, with rounds numbered across them; by unit, a row for each owner.
 
-  def __init__(self, runs: Sequence[opened_runs.Run], by_unit: bool = False):
-    self._runs, self._by_unit = runs, by_unit
+  Local ids have the number of their run before them.
+  """
+
+  def __init__(
+    self, runs: Sequence[opened_runs.Run], by_unit: bool = False, local_ids: bool = False
+  ):
+    self._runs, self._by_unit, self._local_ids = runs, by_unit, local_ids
     self._spellings = id_spellings.Spellings()
 
   def parts(self, progress: Callable[[str], None] = lambda text: None) -> Iterator[list[pa.Table]]:
@@ -101,9 +119,14 @@ class Rows:
 
   def _tables(self, progress: Callable[[str], None]) -> Iterator[pa.Table]:
     first = num_rows = 0
-    for run in self._runs:
+    for place, run in enumerate(self._runs, 1):
       for table in run.log.tables():
         rows = run.by_unit(table) if self._by_unit else table
+        if self._local_ids:
+          names = pc.binary_join_element_wise(
+            f'{place}/', pc.cast(rows.column('device_id'), pa.string()), ''
+          )
+          rows = rows.set_column(rows.column_names.index('device_id'), 'device_id', names)
         yield rows.set_column(0, 'round', pc.add(rows.column('round'), first)) if first else rows
         num_rows += table.num_rows
         progress(f'{num_rows:,} rows read')

@@ -37,14 +37,14 @@ SUMS, STATEMENT, UNITS = 'SHA256SUMS', 'statement.json', 'units.parquet'
 
 _LINE = re.compile(r'([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._-]{0,199})')
 _LISTED, _BLOCK = 20, 1 << 20  # sentences; bytes
-_ASKED = {'deltas', 'adjacency', 'group_size', 'disjoint', 'model_sha256', 'runs'}
+_ASKED = {'deltas', 'adjacency', 'group_size', 'disjoint', 'local_ids', 'model_sha256', 'runs'}
 _OF_A_RUN = {'num_rounds', 'columns', 'first_round', 'missing'}
 _KINDS: dict[str, tuple[type, ...]] = {
   **dict.fromkeys(('deltas', 'runs'), (list,)),
   **dict.fromkeys(('group_size', 'first_round'), (int,)),
   **{name: (str, type(None)) for name in ('columns', 'missing', 'model_sha256')},
   'adjacency': (str,),
-  'disjoint': (bool,),
+  **dict.fromkeys(('disjoint', 'local_ids'), (bool,)),
   'num_rounds': (int, type(None)),
 }
 
@@ -95,6 +95,7 @@ def write_evidence(
   adjacency: str = 'zero_out',
   group_size: int = 1,
   disjoint: bool = False,
+  local_ids: bool = False,
   model: str | os.PathLike[str] | None = None,
   progress: Progress = lambda text: None,
 ) -> str:
@@ -102,7 +103,7 @@ def write_evidence(
 
   Args:
     folder: the folder, which must not exist yet; its parent must.
-    runs, delta, adjacency, group_size, disjoint, progress: see `replay`.
+    runs, delta, adjacency, group_size, disjoint, local_ids, progress: see `replay`.
     model: file of the model that the last run released, whose digest is to be in the evidence.
 
   Returns:
@@ -112,11 +113,13 @@ def write_evidence(
     ValueError: for a folder that exists, a log that is still written or has columns in the names of
       its folders, and as `replay`.
   """
-  folder, runs = paths.local(folder), opened_runs.together(runs)
+  folder, runs = paths.local(folder), opened_runs.together(runs, local_ids=local_ids)
   check_folder(folder)
   for run in runs:
     check_run(run)
-  asked: json_files.Object = dict(adjacency=adjacency, group_size=group_size, disjoint=disjoint)
+  asked: json_files.Object = dict(
+    adjacency=adjacency, group_size=group_size, disjoint=disjoint, local_ids=local_ids
+  )
   asked['deltas'] = [delta] if isinstance(delta, (int, float)) else list(delta)
   asked['model_sha256'] = None if model is None else _digest(paths.local(model))
   asked['runs'] = [_asked(run) for run in runs]
@@ -303,7 +306,7 @@ def _replayed(
 ) -> statements.Statement:
   options = {
     'delta': asked['deltas'],
-    **{n: asked[n] for n in ('adjacency', 'group_size', 'disjoint')},
+    **{n: asked[n] for n in ('adjacency', 'group_size', 'disjoint', 'local_ids')},
   }
   return replays.replay(runs, **options, progress=progress)
 

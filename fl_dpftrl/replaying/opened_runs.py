@@ -168,11 +168,12 @@ def opened(runs: Given | Sequence[Given]) -> list[Run]:
   return [run if isinstance(run, Run) else open_run(run) for run in every]
 
 
-def together(runs: Given | Sequence[Given]) -> list[Run]:
+def together(runs: Given | Sequence[Given], *, local_ids: bool = False) -> list[Run]:
   """Returns runs of one population, opened, as they are accounted together.
 
   A schema that the log of one run states is left out where another run has none. Schemes by which
-  participation was drawn amplify only one run; ValueError if one is given for several.
+  participation was drawn amplify only one run; ValueError if one is given for several. Ids of all
+  runs must be of one type, unless they are local to each.
   """
   runs = opened(runs)
   if not runs:
@@ -185,6 +186,8 @@ def together(runs: Given | Sequence[Given]) -> list[Run]:
     )
   if len({run.claim.declared is None for run in runs}) > 1:
     raise ValueError('declared must be given for each run, or for none')
+  if len({(run.unit, run.units is None) for run in runs}) > 1:
+    raise ValueError('units must be given for each run, and have one name')
   identities = [run.log.metadata.get(keys.RUN_KEY) for run in runs]
   for place, identity in enumerate(identities):
     if identity is not None and identity in identities[:place]:
@@ -192,7 +195,8 @@ def together(runs: Given | Sequence[Given]) -> list[Run]:
         f'{runs[place].log.path}: is of a run that is given already, and a run that went'
         ' on in a copy used its rows of noise twice; give each run once'
       )
-  _check_ids(runs)
+  if not local_ids:
+    _check_ids(runs)
   digests = [run.digest for run in runs]
   places = {digest: place for place, digest in enumerate(digests) if digest is not None}
   return [_charged(run, places) for run in runs]
@@ -214,8 +218,8 @@ def _check_ids(runs: Sequence[Run]) -> None:
         f'{log.path}: device_id is of another type than in the logs before, so that'
         ' devices cannot be told to be the same'
       )
-  if len({(run.unit, run.units is not None and run.units.id_type) for run in runs}) > 1:
-    raise ValueError('units must be given for each run, with ids of one type and one name')
+  if len({run.units is not None and run.units.id_type for run in runs}) > 1:
+    raise ValueError('units must have ids of one type in all runs')
 
 
 def _charged(run: Run, places: Mapping[str, int]) -> Run:

@@ -23,7 +23,8 @@ def command(statement: statements.Statement) -> str:
   first = statement.runs[0]
   if statement.several:
     words += [f'RUN{i}' for i in range(1, len(statement.runs) + 1)]
-    words += ['--sites=disjoint'] if statement.disjoint else []
+    sites = 'local' if statement.local_ids else 'disjoint'
+    words += [f'--sites={sites}'] if statement.disjoint else []
   else:
     words += [
       '--from_counts=COUNTS' if first.from_counts else '--log=LOG',

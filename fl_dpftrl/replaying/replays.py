@@ -23,6 +23,7 @@ def replay(
   adjacency: str = 'zero_out',
   group_size: int = 1,
   disjoint: bool = False,
+  local_ids: bool = False,
   progress: Callable[[str], None] = lambda text: None,
 ) -> statements.Statement:
   """Computes the guarantees of runs from their logs.
@@ -35,14 +36,18 @@ def replay(
     group_size: devices that are protected together.
     disjoint: whether every device is in one of the runs only, such as patients of sites that train
       for themselves. The guarantee is then that of the costliest run, and not of all together.
+    local_ids: whether each of the disjoint runs has numbered its devices by itself, so that one id
+      in two runs is of two devices. No log can then show that they are not disjoint.
     progress: called often with a line about the progress.
 
   Raises:
     LogError: for a log that cannot be believed, and a device in two runs that are disjoint.
   """
-  runs = opened_runs.together(runs)
+  if local_ids and not disjoint:
+    raise ValueError('local_ids is for disjoint runs: a device of two would be taken for two')
+  runs = opened_runs.together(runs, local_ids=local_ids)
   terms = guarantees.Terms(delta, adjacency, group_size)
-  disjoint = disjoint and len(runs) > 1
+  disjoint, local_ids = disjoint and len(runs) > 1, local_ids and len(runs) > 1
   most = 1 if disjoint else None  # Of one device, in how many runs.
   num_rounds = [run.log.num_rounds for run in runs]
   spend = claims.spending([run.claim for run in runs], num_rounds, terms, most)
@@ -50,7 +55,7 @@ def replay(
     runs[0].check(terms)
   tally = runs[0].tally if len(runs) == 1 else None
   if tally is None:
-    tally = counting.count(runs, num_exposed=group_size, progress=progress)
+    tally = counting.count(runs, num_exposed=group_size, local_ids=local_ids, progress=progress)
   if disjoint and tally.repeated is not None:
     raise refusals.LogError(
       f'disjoint: {runs[0].unit} {messages.quoted(tally.repeated)} is in the logs of several runs,'
@@ -95,6 +100,7 @@ def replay(
     void_reason='; '.join(void_reasons) or None,
     warnings=tuple(warnings),
     disjoint=disjoint,
+    local_ids=local_ids,
   )
 
 

@@ -77,6 +77,7 @@ class Statement:
     void_reason: why the runs guarantee nothing; None if nothing voids it.
     warnings: sentences about the logs.
     disjoint: whether nobody is in two of the runs, so that it is that of the costliest one.
+    local_ids: whether each of these has ids of its own, so that no log shows that nobody is.
     tally: confidential counts of all runs together; None if publishable.
     confidential: whether it must not be published.
   """
@@ -88,6 +89,7 @@ class Statement:
   violations: observed_losses.Violations | None = None
   per_device: observed_losses.PerDevice | None = None
   disjoint: bool = False
+  local_ids: bool = False
   tally: device_tallies.Tally | None = None
   confidential: bool = True
 
@@ -313,6 +315,7 @@ class Statement:
       ),
       void_reason=self.void_reason and VOID,
       disjoint=self.disjoint,
+      local_ids=self.local_ids,
       warnings=(ASSUMED_ROUNDS,) if any(run.num_rounds_assumed for run in self.runs) else (),
       confidential=False,
     )
@@ -343,6 +346,8 @@ class Statement:
       result['log'] = list(self.log)
     if self.disjoint:
       result['disjoint'] = True
+    if self.local_ids:
+      result['local_ids'] = True
     if self.ids is not None:
       result['ids'] = self.ids._asdict()
     if self.several:

@@ -116,7 +116,7 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
     self.strategy, self.participation, self.exact_metrics = strategy, participation, ()
     self.is_drawn = participation is not None and participation.is_drawn
     self.folder, self.delta, self.max_epsilon = paths.local(folder), delta, max_epsilon
-    self._observers = observer.Observers(observers, warns=True)
+    self._observers = observer.Observers(observers, self.folder, warns=True)
     self.template = structures.Template.of(template)
     private_metrics = extra_coordinates.private_metrics(metrics, metrics_stddev)
     size = self.template.size + release.num_extra(clip_norm, private_metrics)
@@ -176,6 +176,11 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
   def next_round(self) -> int:
     """The first round that is not recorded, which `round` begins, and its row of noise."""
     return self._guard.num_rounds
+
+  @property
+  def identity(self) -> str:
+    """Random name of the run, as its log has it."""
+    return self._guard.log.run
 
   @property
   def max_rounds(self) -> int:

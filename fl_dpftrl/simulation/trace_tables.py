@@ -2,11 +2,12 @@
 
 import dataclasses
 import os
+import tempfile
 from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.simulation import seeds
+from fl_dpftrl.simulation import memory, seeds
 from fl_dpftrl.text import messages
 
 MONDAY = 345600
@@ -16,7 +17,7 @@ _DAY, _HOUR, _SLOT = 86400, 3600, 900
 _HOURS = 24
 _DEVICES = 6
 _MOST_DAYS = 3650
-_ENGINE: dict[str, Any] = {'memory_limit': '2GB', 'autoinstall_known_extensions': False}
+_MOST_MEMORY = 2 * 10**9  # bytes, of what sorts the table
 _QUERY = """
   SELECT device, dense_rank() OVER (ORDER BY device) - 1 AS owner,
     CAST(floor(epoch("start")) AS BIGINT) AS "start", CAST(ceil(epoch("end")) AS BIGINT) AS "end"
@@ -119,11 +120,22 @@ def read_traces(path: str | os.PathLike[str]) -> Traces:
   """Reads a Parquet table with the columns device, start and end, the last two UTC timestamps."""
   import duckdb  # Slow to load.
 
-  with open(path, 'rb') as file, duckdb.connect(config=_ENGINE) as engine:
+  free = memory.available()
+  limit = _MOST_MEMORY if free is None else min(_MOST_MEMORY, free // 2)
+  with (
+    open(path, 'rb') as file,
+    tempfile.TemporaryDirectory(prefix='fl_dpftrl-') as folder,  # Only its owner may read it.
+    duckdb.connect(config=_engine(folder, limit)) as engine,
+  ):
     opened = f'/dev/fd/{file.fileno()}'  # The engine would take a name for a pattern.
     try:
       columns = engine.execute(_QUERY, [opened]).fetchnumpy()
-    except duckdb.Error as error:
+    except (duckdb.Error, MemoryError) as error:
+      if folder in str(error) or isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
+        raise ValueError(
+          f'{path} needs more memory than {limit >> 20} MiB, or more room for temporary files in'
+          f' the folder that TMPDIR names: {messages.one_line(error, limit=100)}'
+        ) from None
       raise ValueError(
         f'{path} must be a Parquet table with the columns device, start and end, the last two'
         f' timestamps: {messages.one_line(str(error).replace(opened, "it"), limit=100)}'
@@ -135,3 +147,12 @@ def read_traces(path: str | os.PathLike[str]) -> Traces:
     return Traces(*(np.asarray(columns[name], np.int64) for name in ('owner', 'start', 'end')))
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from None
+
+
+def _engine(folder: str, limit: int) -> dict[str, Any]:
+  """Returns settings of DuckDB, whose temporary files have ids and times of presence."""
+  return {
+    'memory_limit': f'{limit}B',
+    'temp_directory': folder,
+    'autoinstall_known_extensions': False,
+  }

@@ -6,9 +6,7 @@ change its arrays. Loading computes sensitivity, errors and losses anew and reje
 stored figures differ.
 """
 
-import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import io
 import json
@@ -16,7 +14,6 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -156,7 +153,7 @@ def save_strategy(
     np.savez_compressed(stream, **arrays)
     name = arrays_name(path, stream.getvalue())
   text = json.dumps(document(file, name), indent=2, allow_nan=False) + '\n'
-  with _locked(path.parent):
+  with durable.locked_folder(path.parent):
     previous = _arrays_of(path)
     if name:
       durable.write_durably(path.with_name(name), stream.getvalue())
@@ -187,17 +184,6 @@ def document(file: StrategyFile, arrays: str | None = None) -> json_files.Object
 def arrays_name(path: pathlib.Path, content: bytes) -> str:
   """Returns the name of the .npz beside a strategy file, by its content."""
   return f'{path.stem}.{hashlib.sha256(content).hexdigest()[:_DIGEST_LENGTH]}.npz'
-
-
-@contextlib.contextmanager
-def _locked(folder: pathlib.Path) -> Iterator[None]:
-  """Waits until no other process writes a strategy file into the folder."""
-  descriptor = os.open(folder, os.O_RDONLY)
-  try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    yield
-  finally:
-    os.close(descriptor)
 
 
 def _arrays_of(path: pathlib.Path) -> set[str]:

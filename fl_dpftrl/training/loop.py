@@ -78,6 +78,11 @@ class TrainingRun:
       self.say(f'{why} allows {allowed} of {self.max_rounds} rounds: the run ends there')
       self.max_rounds = allowed
 
+  @property
+  def identity(self) -> str | None:
+    """Random name of the run, as its log has it; None before the run is under way."""
+    return self.guard and self.guard.log.run
+
   def weights(self) -> Any:
     """Returns the model's weights after the last round."""
     return self.process.weights(self.checkpoint.state)

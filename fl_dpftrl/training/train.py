@@ -161,7 +161,7 @@ def train(
     trusted_operations=_shortened(learned.trusted),
   )
   table = report.Table(folder / metrics.NAME)
-  watching = _observers(table, evaluate, rounds_per_evaluation, observers)
+  watching = _observers(folder, table, evaluate, rounds_per_evaluation, observers)
   running = tff_inprocess.within(seed=seed) if context is None else contexts.installed(context)
   with running as used:
     run = loop.TrainingRun(
@@ -196,6 +196,7 @@ def train(
 
 
 def _observers(
+  folder: pathlib.Path,
   table: report.Table,
   evaluate: Callable[[Any], Mapping[str, Any]] | None,
   rounds_per_evaluation: int,
@@ -205,7 +206,7 @@ def _observers(
   evaluating = [measuring.Evaluation(evaluate, rounds_per_evaluation)] if evaluate else []
   has_lines = any(isinstance(watching, progress.ProgressLine) for watching in observers)
   lines = [] if has_lines else [progress.ProgressLine()]
-  return observer.Observers([*evaluating, table, *observers, *lines])
+  return observer.Observers([*evaluating, table, *observers, *lines], folder)
 
 
 def _shortened(names: Sequence[str]) -> tuple[str, ...]:

@@ -78,6 +78,26 @@ def test_a_site_that_may_not_take_part_sends_the_model_as_it_came(tmp_path, monk
     assert sent.params['w'].tolist() == model.tolist() and not sent.metrics
 
 
+def test_a_site_that_was_killed_as_it_sent_its_last_round_answers_as_a_live_one(
+  tmp_path, monkeypatch
+):
+  schema = dpftrl.MinSep(num_rounds=1, max_participations=1)
+  server, killed = Server(monkeypatch, [START]), KeyboardInterrupt()
+
+  def send(model):
+    raise killed
+
+  monkeypatch.setattr(adapter.client, 'send', send)
+  options = dict(participation=schema, noise_multiplier=1.0)
+  update = lambda model, person: {'w': START}
+  with site(tmp_path, **options) as aggregator, pytest.raises(KeyboardInterrupt):
+    adapter.answer_rounds(aggregator, PEOPLE, update)
+  server = Server(monkeypatch, [START, START + 1.0])
+  with site(tmp_path, **options) as aggregator:
+    adapter.answer_rounds(aggregator, PEOPLE, update)
+  assert [sent.params['w'].tolist() for sent in server.sent] == [[0, 0, 0], [1, 1, 1]]
+
+
 def test_a_failed_update_uses_its_row_up_and_the_site_goes_on(tmp_path, monkeypatch):
   def fail(model, person):
     raise OSError('disk full')

@@ -1,5 +1,7 @@
 """The optimiser for Opacus: its sums, its noise, and its ε beside Opacus's own."""
 
+import inspect
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -213,9 +215,30 @@ def test_examples_of_the_loader_are_those_of_the_log(tmp_path):
 
 def test_loaders_and_layers_without_a_guarantee_are_refused(tmp_path):
   data = torch.utils.data
-  part = data.SubsetRandomSampler(range(10))
-  with pytest.raises(ValueError, match='batches of all examples'):
-    made(tmp_path, data_loader=data.DataLoader(range(22), batch_size=5, sampler=part))
+
+  class Endless(data.IterableDataset):
+    def __iter__(self):
+      return iter(range(22))
+
+  class Own(data.DataLoader):
+    pass
+
+  part, random = data.SubsetRandomSampler(range(10)), data.RandomSampler
+  batches = data.BatchSampler(range(22), 5, False)
+  for words, loader in (
+    ('sampler of its own', data.DataLoader(range(22), batch_size=5, sampler=part)),
+    ('with replacement', data.DataLoader(range(22), 5, sampler=random(range(22), True))),
+    ('sampler of its own', data.DataLoader(range(22), 5, sampler=random(range(9)))),
+    ('no batch_sampler', data.DataLoader(range(22), batch_sampler=batches)),
+    ('no batch_sampler', data.DataLoader(range(22), batch_size=None)),
+    ('len\\(\\) and indices', data.DataLoader(Endless(), batch_size=5)),
+    ('got a Own', Own(range(22), batch_size=5)),
+    ('in_order=True', data.DataLoader(range(22), batch_size=5, in_order=False)),
+    ('batch_size=23 is more than 22', data.DataLoader(range(22), batch_size=23)),
+  ):
+    with pytest.raises(ValueError, match='batches of all examples.*' + words) as raised:
+      made(tmp_path, data_loader=loader)
+    assert len(str(raised.value)) <= 300 and '\n' not in str(raised.value)
   with pytest.raises(ValueError, match='parameters of module'):
     made(tmp_path, module=torch.nn.Linear(IN, OUT))
   from opacus.validators.errors import UnsupportedModuleError
@@ -225,6 +248,65 @@ def test_loaders_and_layers_without_a_guarantee_are_refused(tmp_path):
   with pytest.raises(UnsupportedModuleError):
     made(tmp_path, module=mixed, optimizer=optimizer)
   assert not list(tmp_path.iterdir())
+
+
+def started(worker):
+  pass
+
+
+def test_what_a_loader_does_beside_its_batches_stays(tmp_path):
+  options = dict(
+    num_workers=1, timeout=30.0, worker_init_fn=started, multiprocessing_context='spawn',
+    generator=torch.Generator(), prefetch_factor=3, persistent_workers=True,
+    collate_fn=torch.utils.data.default_convert, pin_memory=False,
+  )  # fmt: skip
+  given = torch.utils.data.DataLoader(torch.arange(22), batch_size=5, **options)
+  _, optimizer, loader = made(tmp_path, data_loader=given)
+  optimizer.aggregator.close()
+  for name in {*inspect.signature(torch.utils.data.DataLoader).parameters} - {
+    *('dataset', 'batch_size', 'shuffle', 'sampler', 'batch_sampler', 'drop_last')
+  }:
+    assert getattr(loader, name) is getattr(given, name), name
+
+
+@pytest.mark.slow
+def test_workers_that_are_spawned_give_the_examples_of_the_log(tmp_path):
+  given = torch.utils.data.DataLoader(
+    torch.arange(22), batch_size=5, num_workers=2, multiprocessing_context='spawn'
+  )
+  _, optimizer, loader = made(tmp_path, data_loader=given)
+  with optimizer.aggregator:
+    assert [batch.tolist() == optimizer.round.device_ids.tolist() for batch in loader] == 4 * [True]
+
+
+def test_gradients_of_autocast_are_added_in_the_type_of_the_parameters(tmp_path):
+  x, y = batch_of(4)
+  model, optimizer, aggregator = prepared(tmp_path, batch=4)
+  before = [p.detach().clone() for p in model.parameters()]
+  with aggregator:
+    optimizer.begin(range(4))
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+      share = loss(model, x, y)
+    share.backward()
+    assert any(p.grad_sample.dtype == torch.bfloat16 for p in model.parameters())
+    optimizer.step()
+    assert all(p.grad.dtype == torch.float32 for p in model.parameters())
+  assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
+
+
+def test_batch_memory_manager_is_refused_by_a_line_that_says_what_to_do(tmp_path):
+  from opacus.utils import batch_memory_manager
+
+  model, optimizer, loader = made(tmp_path)
+  manager = batch_memory_manager.BatchMemoryManager(
+    data_loader=loader, max_physical_batch_size=2, optimizer=optimizer
+  )
+  with optimizer.aggregator, manager as parts:
+    with pytest.raises(
+      ValueError, match='BatchMemoryManager does neither: cut the batch'
+    ) as raised:
+      steps(model, optimizer, parts)
+    assert optimizer.aggregator.next_round == 0 and len(str(raised.value)) <= 300
 
 
 def test_metrics_and_clip_norms_are_those_of_the_batch(tmp_path):

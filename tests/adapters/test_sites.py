@@ -5,12 +5,12 @@ import json
 import pathlib
 import signal
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from tests import forks
 
 ROOT = pathlib.Path(__file__).parents[2]
 BLT = dpftrl.BLT([0.7], [0.5])
@@ -32,6 +32,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.adapters import sites
 from fl_dpftrl.logs import ledgers
 from fl_dpftrl.rounds import guards, noise_rows, private_round, released
+from tests import forks
 
 GOAL, PEOPLE, MODELS = json.loads(sys.argv[1])
 
@@ -84,6 +85,7 @@ def fork(folder, *killing):
   return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 run(sys.argv[3])  # Imports and compiled loops are the forks' too.
+assert forks.num_threads() == 1
 for folder, *killing in json.loads(sys.argv[2]):
   codes = fork(folder, *killing), fork(folder)
   pathlib.Path(f'{folder}.codes').write_text(json.dumps(codes))
@@ -99,7 +101,7 @@ def sites(tmp_path_factory):
     (str(parent / f'{phase}-{when}'), PHASES[phase], count(phase), when == 'after')
     for phase, when in itertools.product(PHASES, WHEN)
   ]
-  words = [sys.executable, '-c', SITE, *map(json.dumps, ([GOAL, PEOPLE, MODELS], cases))]
+  words = [*forks.PYTHON, '-c', SITE, *map(json.dumps, ([GOAL, PEOPLE, MODELS], cases))]
   words.append(str(parent / 'whole'))
   done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240)
   assert done.returncode == 0 and not done.stderr, done.stderr

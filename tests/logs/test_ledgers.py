@@ -22,6 +22,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.logs import keys, ledger_format, ledgers, log_tables, participation_log, refusals
+from tests import forks
 from tests.logs import files
 
 COHORTS = (['a', 'bb'], [], ['ccc', 'é'], ['a'])
@@ -43,7 +44,7 @@ def write(path, cohorts=COHORTS):
 def program(text: str, path: pathlib.Path) -> subprocess.CompletedProcess:
   """Runs a program that has a ledger `log` at a path."""
   lines = ('import os, sys', 'import fl_dpftrl as dpftrl', f'log = dpftrl.LogWriter({str(path)!r})')
-  return subprocess.run([sys.executable, '-c', '\n'.join((*lines, text))], check=False, timeout=60)
+  return subprocess.run([*forks.PYTHON, '-c', '\n'.join((*lines, text))], check=False, timeout=60)
 
 
 def test_readers_take_the_ledger_until_the_log_is_closed(tmp_path, path):
@@ -351,7 +352,7 @@ for number, end in enumerate(%s):
 
 @pytest.mark.slow
 def test_a_process_that_ends_in_any_way_can_go_on(tmp_path):
-  subprocess.run([sys.executable, '-c', FORKS % list(ENDS.values()), tmp_path], timeout=60)
+  subprocess.run([*forks.PYTHON, '-c', FORKS % list(ENDS.values()), tmp_path], timeout=60)
   for number, end in enumerate(ENDS):
     path = tmp_path / f'{number}.parquet'
     num_rounds = 6 if end == 'thread' else 3

@@ -25,7 +25,8 @@ main.main()
 
 
 def ended(work):
-  arguments = [sys.executable, '-c', _PROGRAM, 'replay', work]
+  # Before the child there is no thread: Python 3.12 and newer would warn.
+  arguments = [sys.executable, '-W', 'always:This process', '-c', _PROGRAM, 'replay', work]
   return subprocess.run(arguments, capture_output=True, text=True, timeout=60)
 
 

@@ -58,8 +58,8 @@ def test_observers_that_measure_come_first_and_others_are_refused():
 
   evaluation = measuring.Evaluation(lambda weights: {'accuracy': weights}, 1)
   run = types.SimpleNamespace(max_rounds=10, weights=lambda: 0.5)
-  several = observer.Observers([Seeing(), evaluation])
+  several = observer.Observers([Seeing(), evaluation], 'run')
   assert several.released(run, 0, {'loss': 1.0}) == seen[0]
   assert seen == [{'loss': 1.0, 'validation/accuracy': 0.5}]
   with pytest.raises(ValueError, match="observers must be Observers, got 'tensorboard'"):
-    observer.Observers(['tensorboard'])
+    observer.Observers(['tensorboard'], 'run')

@@ -1,20 +1,26 @@
 """Observers of any loop and of the trainer: their files, trackers, status, and errors."""
 
+import fractions
 import json
+import pathlib
 import re
 import struct
+import subprocess
 import sys
+import threading
 import types
 
 import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.observers import apart, trackers
 from fl_dpftrl.participations import sampling
 
 SCHEMA = dpftrl.MinSep(num_rounds=6, min_sep=2)
 STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
 IDS = ['secret-ann', 'secret-bob']
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def aggregator(folder, *observers, strategy=STRATEGY, **changes):
@@ -83,8 +89,9 @@ def test_json_lines_and_metrics_have_events_and_figures_and_nothing_of_clients(t
       release(run)
     with pytest.raises(KeyError), run.round(['cid', 'dan']):
       raise KeyError('secret-cid')
-    status = run.status()
+    status, identity = run.status(), run.identity
   shown = events(lines)
+  assert {line['run'] for line in shown} == {identity}
   assert [(line['event'], line['round']) for line in shown] == [
     ('begun', 0), ('released', 0), ('refused', 1), ('begun', 1), ('failed', 1),
   ]  # fmt: skip
@@ -96,7 +103,8 @@ def test_json_lines_and_metrics_have_events_and_figures_and_nothing_of_clients(t
   text = prom.read_text()
   assert 'secret' not in text + lines.read_text() and text.endswith('# EOF\n')
   types = dict(re.findall(r'# TYPE (\S+) (\S+)', text))
-  samples = dict(re.findall(r'^(\w+)\{run="a \\"run\\""\} (\S+)$', text, re.M))
+  label = re.escape(rf'{{run="a \"run\"",id="{identity}"}}')
+  samples = dict(re.findall(rf'^(\w+){label} (\S+)$', text, re.M))
   assert len(types) == len(samples) == len(re.findall('^[^#]', text, re.M))
   for name in ('released', 'failed', 'refused'):
     assert types[f'fl_dpftrl_rounds_{name}'] == 'counter'
@@ -105,14 +113,168 @@ def test_json_lines_and_metrics_have_events_and_figures_and_nothing_of_clients(t
   assert float(samples['fl_dpftrl_max_rounds']) == 6.0
 
 
-def test_a_line_that_a_crash_tore_is_cut_off(tmp_path):
+def test_a_line_that_a_crash_tore_is_left_and_the_next_is_one_of_its_own(tmp_path):
   path = tmp_path / 'events.jsonl'
   path.write_text('{"event": "begun"}\n{"event": "rele')
   with aggregator(tmp_path / 'run', dpftrl.observers.JsonLines(path, every=2)) as run:
     release(run)
     release(run, ['cid', 'dan'])
-  assert [line['event'] for line in events(path)] == ['begun'] + 2 * ['begun', 'released']
-  assert ['epsilon' in line for line in events(path)] == [False, False, False, False, True]
+  whole, torn, *others = path.read_text().splitlines()
+  shown = [json.loads(line) for line in (whole, *others)]
+  assert torn == '{"event": "rele' and ['epsilon' in line for line in shown] == 4 * [False] + [True]
+  assert [line['event'] for line in shown] == ['begun'] + 2 * ['begun', 'released']
+
+
+def test_lines_of_several_runs_in_one_file_are_all_there(tmp_path):
+  """Also where each is written between the steps of another's."""
+  path = tmp_path / 'events.jsonl'
+  runs = [aggregator(tmp_path / f'{i}/run', dpftrl.observers.JsonLines(path)) for i in range(3)]
+  threads = [
+    threading.Thread(target=lambda run=run: [release(run, [f'{t}', f'{t}x']) for t in range(6)])
+    for run in runs
+  ]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  for run in runs:
+    run.close()
+    lines = [(e['event'], e['round']) for e in events(path) if e['run'] == run.identity]
+    assert lines == [(event, t) for t in range(6) for event in ('begun', 'released')]
+
+
+def test_lines_go_to_stdout_between_those_of_a_program(tmp_path):
+  """Whether stdout is a pipe, or a file that would be opened a second time."""
+  program = """
+import pathlib, sys, types
+from fl_dpftrl import observers
+run = types.SimpleNamespace(identity='a', folder=pathlib.Path('run'), status=None)
+lines = observers.JsonLines('/dev/stdout', every=9)
+for t in range(2):
+  print('before')
+  lines.begin(run, t)
+print('after')
+"""
+  words = [sys.executable, '-c', program]
+  piped = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+  with (tmp_path / 'out').open('w+') as file:
+    subprocess.run(words, stdout=file, check=True, cwd=ROOT)
+  for text in (piped, (tmp_path / 'out').read_text()):
+    assert [line[:6] for line in text.splitlines()] == 2 * ['before', '{"time'] + ['after']
+
+
+def test_an_observer_is_of_one_run(tmp_path):
+  lines, name = (
+    dpftrl.observers.JsonLines(tmp_path / 'events.jsonl'),
+    'this JsonLines is of the run',
+  )
+  for _ in range(2):  # The second one goes on with the run.
+    with aggregator(tmp_path / 'a', lines) as run:
+      release(run, [f'{run.next_round}', 'x'] if run.next_round % 2 else IDS)
+  with pytest.raises(ValueError, match=name) as raised:
+    aggregator(tmp_path / 'b', lines)
+  assert str(raised.value).endswith('make one for each run') and not (tmp_path / 'b').exists()
+
+
+def test_every_number_of_a_measuring_observer_goes_on(tmp_path):
+  class Measuring(dpftrl.observers.Observer):
+    measures = True
+
+    def released(self, run, round_index, measurements):
+      return {
+        'float32': np.float32(0.5), 'int64': np.int64(2**62 + 1), 'bool': np.bool_(True),
+        'fraction': fractions.Fraction(1, 4), 'nan': np.float64('nan'), 'text': 'unbounded',
+        'jax': pytest.importorskip('jax.numpy').bfloat16(1.5), 'array': np.ones(2), 3: -np.inf,
+      }  # fmt: skip
+
+  class Seeing(dpftrl.observers.Observer):
+    def released(self, run, round_index, measurements):
+      self.seen = trackers._numbers(measurements)
+
+  seeing = Seeing()
+  with aggregator(tmp_path / 'run', Measuring(), seeing) as run:
+    release(run)
+  assert np.isnan(seeing.seen.pop('nan')) and {*map(type, seeing.seen.values())} == {int, float}
+  assert seeing.seen == {
+    'clip_norm': 1.0, 'float32': 0.5, 'int64': 2**62 + 1, 'bool': 1.0, 'fraction': 0.25,
+    'jax': 1.5, '3': -np.inf,
+  }  # fmt: skip
+
+
+@pytest.mark.parametrize('name', ['WandB', 'MLflow', 'TensorBoard'])
+def test_a_tracker_without_its_package_is_one_line_at_construction(name, monkeypatch):
+  package = name.lower()
+  monkeypatch.setitem(sys.modules, package, None)
+  with pytest.raises(ImportError) as raised:
+    getattr(dpftrl.observers, name)()
+  line = str(raised.value)
+  assert f"pip install '.[{package}]' in a clone" in line and len(line) <= 300
+  assert f"'{package}': [" in (ROOT / 'setup.py').read_text()
+
+
+def test_a_tracker_that_does_not_answer_is_one_warning_and_gets_nothing(tmp_path, monkeypatch):
+  waiting, calls = threading.Event(), []
+  fake = types.SimpleNamespace(
+    active_run=lambda: None, start_run=lambda: waiting.wait(), log_metrics=calls.append
+  )
+  monkeypatch.setitem(sys.modules, 'mlflow', fake)
+  monkeypatch.setattr(apart, 'SECONDS', 0.01)
+  with pytest.warns(UserWarning, match='MLflow could not begin: MLflow does not answer') as caught:
+    with aggregator(tmp_path / 'run', dpftrl.observers.MLflow()) as run:
+      release(run)
+  assert len(caught) == 1 and not calls
+  waiting.set()
+
+
+def test_calls_that_are_late_are_made_in_order(monkeypatch):
+  monkeypatch.setattr(apart, 'SECONDS', 0.01)
+  calls, seen, waiting = apart.Apart('MLflow'), [], threading.Event()
+  for call in (waiting.wait, lambda: seen.append(1)):
+    with pytest.raises(TimeoutError, match='does not answer'):
+      calls(call)
+  monkeypatch.setattr(apart, 'SECONDS', 20.0)
+  waiting.set()
+  while not calls._last.done():
+    pass
+  calls(seen.append, 2)
+  assert seen == [1, 2]
+  with pytest.raises(KeyError):
+    calls({}.__getitem__, 'name')
+
+
+def test_mlflow_has_a_run_of_its_own_and_loses_only_the_name_that_it_refuses(monkeypatch):
+  class Refused(Exception):
+    error_code = 'INVALID_PARAMETER_VALUE'
+
+  active, sent, ended = threading.local(), [], []
+
+  def start(parent_run_id=None):
+    assert not hasattr(active, 'run'), 'another run is active in this thread'
+    active.run = types.SimpleNamespace(info=types.SimpleNamespace(run_id=f'{parent_run_id}/own'))
+    return active.run
+
+  def log(numbers, step, run_id):
+    if 'loss (dev)' in numbers:
+      raise Refused('names may only contain …')
+    sent.append((run_id, step, numbers))
+
+  fake = types.SimpleNamespace(
+    active_run=lambda: getattr(active, 'run', None), start_run=start, log_metrics=log,
+    MlflowException=Refused, end_run=lambda: ended.append(active.__dict__.pop('run').info.run_id),
+  )  # fmt: skip
+  monkeypatch.setitem(sys.modules, 'mlflow', fake)
+  active.run = types.SimpleNamespace(info=types.SimpleNamespace(run_id='users'))
+  run = types.SimpleNamespace(exact_metrics=())
+  first, second = dpftrl.observers.MLflow(), dpftrl.observers.MLflow()
+  for tracker in (first, second):
+    tracker.begin(run)
+  with pytest.warns(UserWarning, match=r"MLflow refuses 1 metrics, such as 'loss \(dev\)'"):
+    first.released(run, 0, {'a': 1.0, 'loss (dev)': 2.0, 'b': 3.0})
+  first.released(run, 1, {'a': 4.0, 'loss (dev)': 2.0})
+  assert sent == [('users/own', 0, {'a': 1.0}), ('users/own', 0, {'b': 3.0}),
+                  ('users/own', 1, {'a': 4.0})]  # fmt: skip
+  first.end(run)
+  assert ended == ['users/own'] and active.run.info.run_id == 'users'
 
 
 def test_an_error_of_an_observer_is_a_warning_and_loses_no_round(tmp_path):
@@ -180,7 +342,10 @@ def test_tensorboard_and_trackers_get_the_numbers_of_each_round(tmp_path, monkey
     start_run=lambda **settings: (
       sent.append(settings) or types.SimpleNamespace(info=types.SimpleNamespace(run_id='7'))
     ),
-    log=lambda values, step: sent.append((step, values)),
+    run=None,
+    active_run=lambda: None,
+    define_metric=lambda *names, **axis: sent.append((*names, axis)),
+    log=sent.append,
     log_metrics=lambda values, step, run_id: sent.append((run_id, step, values)),
     finish=lambda: sent.append('finish'),
     end_run=lambda: sent.append('end'),
@@ -188,13 +353,16 @@ def test_tensorboard_and_trackers_get_the_numbers_of_each_round(tmp_path, monkey
   for name in ('wandb', 'mlflow'):
     monkeypatch.setitem(sys.modules, name, fake)
   watching = dpftrl.observers
-  trackers = [watching.WandB(project='p'), watching.MLflow(run_name='r')]
+  watched = [watching.WandB(project='p'), watching.MLflow(run_name='r')]
   tensorboard = pytest.importorskip('tensorboard') and watching.TensorBoard({'rate': 0.5})
   epsilon = watching.EpsilonSoFar(1)
-  with aggregator(tmp_path / 'run', tensorboard, *trackers, epsilon) as run:
+  with aggregator(tmp_path / 'run', tensorboard, *watched, epsilon) as run:
     release(run)
     values = {'clip_norm': 1.0, 'epsilon': run.privacy_loss().epsilon()}
-  expected = [{'project': 'p'}, {'run_name': 'r'}, (0, values), ('7', 0, values), 'finish', 'end']
+  expected = [
+    {'project': 'p'}, ('round', {}), ('*', {'step_metric': 'round'}), {'run_name': 'r'},
+    {**values, 'round': 0}, ('7', 0, values), 'finish', 'end',
+  ]  # fmt: skip
   assert sent == expected
   (path,) = (tmp_path / 'run' / 'tensorboard' / 'run').iterdir()
   assert path.parent.stat().st_mode & 0o777 == 0o700
@@ -213,9 +381,19 @@ def records_of(content):
     content = content[16 + size :]
 
 
-def test_trackers_get_no_number_that_lacks_the_noise():
-  from fl_dpftrl.observers import trackers
+def test_a_run_that_is_active_in_wandb_stays_as_it_is(monkeypatch):
+  settings = []
+  other = types.SimpleNamespace(define_metric=lambda *names, **axis: None, finish=lambda: None)
+  fake = types.SimpleNamespace(run=object(), init=lambda **kinds: settings.append(kinds) or other)
+  monkeypatch.setitem(sys.modules, 'wandb', fake)
+  tracker = dpftrl.observers.WandB(project='p')
+  tracker.begin(None)
+  assert settings == [{'reinit': 'create_new', 'project': 'p'}] and tracker.tracked is other
+  tracker.end(None)
 
+
+def test_trackers_get_no_number_that_lacks_the_noise(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'wandb', types.SimpleNamespace())
   run = types.SimpleNamespace(exact_metrics=('client_work.train', 'aggregator.clipped_count'))
   measured = {
     'client_work/train/loss': 1.0,

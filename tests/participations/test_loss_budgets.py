@@ -2,8 +2,11 @@
 
 import dataclasses
 import itertools
+import json
 import os
+import pathlib
 import signal
+import subprocess
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from fl_dpftrl.logs import ledgers
 from fl_dpftrl.participation import meter
 from fl_dpftrl.participations import loss_budgets
 from fl_dpftrl.rounds import guards
+from tests import forks
 
 BLT = dpftrl.BLT([0.9, 0.4], [0.2, 0.3])
 BUDGET = dpftrl.LossBudget(max_participations=3, min_sep=4)
@@ -92,15 +96,24 @@ def kill_a_process(path, owner: type, name: str, call: int, after: bool) -> None
   assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings('ignore:This process')
-def test_meters_after_forty_kills_are_those_of_an_uninterrupted_run(tmp_path):
-  path, lengths = tmp_path / 'killed.parquet', []
+def print_lengths(path) -> None:
+  """Prints the rounds after each of forty kills, of a process without other threads."""
+  lengths = []
   for i in range(40):
+    assert forks.num_threads() == 1
     kill_a_process(path, *KILLED_AT[i % 4], call=i % 3, after=bool(i // 4 % 2))
     running = dpftrl.Guard(CLAIM, log=path)
     lengths.append(running.num_rounds)
     running.log.release()
+  print(json.dumps(lengths))
+
+
+@pytest.mark.slow
+def test_meters_after_forty_kills_are_those_of_an_uninterrupted_run(tmp_path):
+  path, root = tmp_path / 'killed.parquet', pathlib.Path(__file__).parents[2]
+  program = 'import sys; from tests.participations import test_loss_budgets as tests'
+  words = [*forks.PYTHON, '-c', f'{program}; tests.print_lengths(sys.argv[1])', str(path)]
+  lengths = json.loads(subprocess.check_output(words, cwd=root, text=True, timeout=240))
   assert lengths == sorted(lengths) and len(set(lengths)) > 20
   resumed = admitted(path, lengths[-1] + 3)
   whole = admitted(tmp_path / 'whole.parquet', lengths[-1] + 3)

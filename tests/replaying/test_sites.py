@@ -1,5 +1,6 @@
 """Sites that each train over people of their own, and one statement of all of them."""
 
+import json
 import math
 
 import numpy as np
@@ -102,6 +103,80 @@ def test_evidence_and_command_of_sites(sites, tmp_path):
   done = lines.run(['replay', str(sites[0]), *flags])
   assert done.returncode == 2
   assert '--sites=disjoint is for the folders of several runs' in done.stderr
+
+
+@pytest.fixture(name='numbered', scope='module')
+def fixture_numbered(tmp_path_factory):
+  """Sites whose patients are numbered from 0 at each, and in one of which numbers are text."""
+  parent = tmp_path_factory.mktemp('numbered')
+  ids = [*range(9)], [*range(5)], [f'{i}' for i in range(6)]
+  return [site(parent / f'{i}', own, 4.0 + i, i) for i, own in enumerate(ids)]
+
+
+def test_patients_that_each_site_numbers_by_itself_may_be_said_to_be_local(numbered, tmp_path):
+  for folders in (numbered[:2], numbered[::2]):
+    with pytest.raises(refusals.LogError, match='is in the logs of several runs|of another type'):
+      dpftrl.replay(folders, delta=DELTA, disjoint=True)
+  with pytest.raises(ValueError, match='local_ids is for disjoint runs'):
+    dpftrl.replay(numbered, delta=DELTA, local_ids=True)
+  each = [dpftrl.replay(folder, delta=DELTA) for folder in numbered]
+  together = dpftrl.replay(numbered, delta=DELTA, disjoint=True, local_ids=True)
+  assert together.num_devices == sum(statement.num_devices for statement in each) == 20
+  for name in ('worst_case', 'declared', 'observed'):
+    single = max(statement.part(name).guarantee.epsilon() for statement in each)
+    assert together.part(name).guarantee.epsilon() == pytest.approx(single, rel=1e-6)
+  assert 'each run has ids of its own, by which nothing can be seen' in str(together.assumptions)
+  assert together.to_json()['local_ids']
+  runs = [dpftrl.open_run(folder) for folder in numbered]
+  options = dict(delta=DELTA, disjoint=True, local_ids=True)
+  dpftrl.write_evidence(tmp_path / 'evidence', runs, **options)
+  assert dpftrl.verify(tmp_path / 'evidence').passed
+  done = lines.run(['replay', *map(str, numbered), '--sites=local', f'--delta={DELTA}'])
+  assert done.returncode == 0 and 'each run has ids of its own' in done.stdout
+
+
+def test_spellings_are_of_one_site(tmp_path):
+  """Two at one site are refused or counted as before; those of two sites are not."""
+  claim, folders = dpftrl.Claim(strategy='identity', noise_multiplier=4.0, clip_norm=1.0), []
+  for name, ids in (('a', ('7', 'x')), ('b', ('x', 'X')), ('c', ('07', '7'))):
+    folders.append(tmp_path / name)
+    folders[-1].mkdir()
+    claim.save(folders[-1])
+    rows = ''.join(f'{t},{device}\n' for t, device in enumerate(ids))
+    (folders[-1] / 'participation.csv').write_text(f'round,device_id\n{rows}')
+  options = dict(delta=DELTA, disjoint=True, local_ids=True)
+  assert dpftrl.replay(folders[:2], **options).tally.mergeable == 1
+  with pytest.raises(refusals.LogError, match='a number that is an id too'):
+    dpftrl.replay(folders, **options)
+
+
+def test_each_site_may_have_a_table_of_units_of_its_own(tmp_path):
+  folders, flags = [tmp_path / 'a', tmp_path / 'b'], []
+  for folder in folders:
+    table = tmp_path / f'{folder.name}.csv'
+    table.write_text('device_id,unit_id,from_round\n0,ann,0\n1,ann,0\n2,bob,0\n')
+    schema = dpftrl.PerUnit(dpftrl.MinSep(10, 2, 3), max_rows=2, name='patient')
+    with dpftrl.PrivateAggregator(
+      BLT, template=np.zeros(2, np.float32), noise_multiplier=4.0, clip_norm=1.0,
+      report_goal=1, folder=folder, participation=schema, units=table,
+    ) as aggregator:  # fmt: skip
+      for ids in (['0', '1'], ['2']):
+        with aggregator.round(ids) as round_:
+          round_.add(np.ones(2, np.float32))
+    flags.append(f'--units={table}')
+    with table.open('a') as file:  # Tables of sites differ.
+      file.write(f'{len(folder.name) + 9},cid,2\n')
+  (tmp_path / 'b.csv').write_text((tmp_path / 'b.csv').read_text().replace('cid', 'dan'))
+  command = ['replay', *map(str, folders), f'--delta={DELTA}']
+  done = lines.run([*command, *flags, '--sites=local', '--json'])
+  assert done.returncode == 0, done.stderr
+  figures = json.loads(done.stdout)
+  one = dpftrl.open_run(folders[0], units=str(tmp_path / 'a.csv'))
+  epsilon = dpftrl.replay(one, delta=DELTA).observed.epsilon()
+  assert figures['declared']['holds'] and figures['local_ids']
+  assert figures['observed']['epsilon'] == pytest.approx(epsilon, rel=1e-6)
+  done = lines.run([*command, *flags, flags[0], '--sites=disjoint'])
+  assert done.returncode == 2 and '--units must be one table for all 2 folders' in done.stderr
 
 
 def summed_noise(folder, cohort, seed):

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from concurrent import futures
@@ -23,6 +22,7 @@ from fl_dpftrl.noise import integer_rows, normals
 from fl_dpftrl.participation import seen
 from fl_dpftrl.participations import sampling
 from fl_dpftrl.rounds import guards
+from tests import forks
 
 BATCHES = sampling.CyclicPoisson(num_rounds=12, num_examples=8, batch_size=2)
 
@@ -617,7 +617,7 @@ def test_killed_at_any_moment_no_row_is_in_two_releases(tmp_path, seed):
   rng, ends, kills = np.random.default_rng(seed), [], 6
   folder, releases = tmp_path / 'run', tmp_path / 'releases'
   with subprocess.Popen(
-    [sys.executable, '-c', LOOP, str(folder), str(releases)],
+    [*forks.PYTHON, '-c', LOOP, str(folder), str(releases)],
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,

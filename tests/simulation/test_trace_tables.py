@@ -1,5 +1,8 @@
 """Traces against loops over their intervals, and tables of them, good and bad."""
 
+import pathlib
+
+import duckdb
 import hypothesis
 import numpy as np
 import pyarrow as pa
@@ -7,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.simulation import trace_tables
+from fl_dpftrl.simulation import memory, trace_tables
 
 MONDAY = 1767571200
 """2026-01-05 00:00 UTC."""
@@ -130,6 +133,53 @@ def test_other_tables_are_refused(columns, words, tmp_path):
   with pytest.raises(ValueError, match=words) as error:
     trace_tables.read_traces(path)
   assert str(error.value).startswith(str(path)) and len(str(error.value)) < 300
+
+
+def test_times_of_presence_are_spilled_where_only_their_owner_can_read(tmp_path, monkeypatch):
+  """And a table that needs more memory is not called another kind of file."""
+  settings = []
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(memory, 'available', lambda: 6 << 20)
+  count, connect = 100_000, duckdb.connect
+
+  def seen(config):
+    folder = pathlib.Path(config['temp_directory'])
+    settings.append((folder, folder.stat().st_mode & 0o777, config['memory_limit']))
+    return connect(config={**config, 'threads': 1})
+
+  monkeypatch.setattr(duckdb, 'connect', seen)
+  columns = dict(start=pa.concat_arrays([EARLY] * count), end=pa.concat_arrays([LATE] * count))
+  path = write(tmp_path / 'a.parquet', device=[f'{i:060}' for i in range(count)], **columns)
+  with pytest.raises(ValueError, match='a.parquet needs more memory than 3 MiB') as raised:
+    trace_tables.read_traces(path)
+  assert len(str(raised.value)) <= 300 + len(str(path))
+  ((folder, mode, limit),) = settings
+  assert mode == 0o700 and limit == f'{3 << 20}B'
+  assert not folder.exists() and [p.name for p in tmp_path.iterdir()] == ['a.parquet']
+
+
+@pytest.mark.parametrize('lines, files', [
+  ('0::/job/step', ('job/step/memory.max', 'job/step/memory.current', 'job/step/memory.stat')),
+  ('0::/of/the/host', ('memory.max', 'memory.current', 'memory.stat')),
+  ('7:cpu:/\n4:memory:/job', (
+    'memory/job/memory.limit_in_bytes', 'memory/job/memory.usage_in_bytes',
+    'memory/job/memory.stat',
+  )),
+])  # fmt: skip
+def test_the_memory_of_a_container_counts(lines, files, tmp_path, monkeypatch):
+  whole = memory.available()
+  assert whole > 0
+  monkeypatch.setattr(memory, '_GROUPS', tmp_path / 'cgroup')
+  monkeypatch.setattr(memory, '_ROOT', tmp_path / 'fs')
+  (tmp_path / 'cgroup').write_text(lines + '\n')
+  texts = '9000\n', '5000\n', 'anon 1\ninactive_file 700\ntotal_inactive_file 700\n'
+  for name, text in zip(files, texts):
+    path = tmp_path / 'fs' / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+  assert memory.available() == 4700
+  (tmp_path / 'fs' / files[0]).write_text('max\n')
+  assert memory.available() > 10_000
 
 
 def test_other_files_are_refused(tmp_path):

@@ -105,7 +105,9 @@ def run(
   )
   with pytest.MonkeyPatch.context() as patched:
     steps.watch(on_step, patched.setattr)
-    last = loop.run(training, observer.Observers([*observers, watching]), published=published)
+    last = loop.run(
+      training, observer.Observers([*observers, watching], folder), published=published
+    )
   return last, watching.published, warnings
 
 

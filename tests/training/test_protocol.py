@@ -77,7 +77,7 @@ class Trainer:
         client_data=lambda t, device_ids: self._pause(),
         claim=self._claim,
       )
-      watching = observer.Observers([table, Released(self)])
+      watching = observer.Observers([table, Released(self)], self._folder)
       loop.run(self._run, watching, published=table.num_rounds, recovered=table.restore)
     except BaseException as error:
       self._error = error
