@@ -208,7 +208,7 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
   if not decisive.holds:
     number = result.violations and result.violations.num_devices
     who = number and f', by {number} {result.unit}{"s" * (number > 1)}'
-    return flags.NOT_KEPT, f'{decisive.participation.broken}{who or ""}'
+    return flags.NOT_KEPT, f'{decisive.broken}{who or ""}'
   return flags.above_budget(args, decisive.guarantee.epsilon())
 
 

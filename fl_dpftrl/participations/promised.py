@@ -9,7 +9,7 @@ from fl_dpftrl import checks, sensitivities
 from fl_dpftrl.accounting import adjacencies, arithmetics, gaussian, guarantees
 from fl_dpftrl.families import base, lattice
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participations import protocol
+from fl_dpftrl.participations import own_checks, protocol
 
 _MOST_OTHER_ROWS = 2**14  # of strategies without an end whose rows are not all made alike
 _LESS = 1.0 - 1e-15  # more than what dividing and multiplying round
@@ -47,11 +47,12 @@ class Promised:
     """Returns itself; ValueError where the strategy has fewer rows, or no bound without an end."""
     if self.num_rounds is None:
       self.worst_case(strategy)
-      return self
-    try:
-      base.check_num_rounds(strategy, self.num_rows)
-    except ValueError as error:
-      raise ValueError(f'declared_num_rounds={self.num_rows}: {error}') from error
+    else:
+      try:
+        base.check_num_rounds(strategy, self.num_rows)
+      except ValueError as error:
+        raise ValueError(f'declared_num_rounds={self.num_rows}: {error}') from error
+    own_checks.check(self, strategy)
     return self
 
   def after(self, num_rounds: int) -> Any:
@@ -72,6 +73,7 @@ class Promised:
   def check(self, strategy: base.Strategy, terms: guarantees.Terms) -> None:
     """Raises ValueError for a value out of range, and for rounding that has no bound."""
     adjacencies.check(terms.adjacency, terms.group_size)
+    own_checks.check(self, strategy)
     if terms.num_coordinates is None:
       return
     checks.whole(num_coordinates=terms.num_coordinates)

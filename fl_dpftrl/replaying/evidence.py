@@ -388,7 +388,7 @@ def _guarantee(statement: statements.Statement | None, fits: bool) -> Check:
   planned, void = statement.planned, (statement.void_reason, statement.worst_case.void_reason)
   wrong += [messages.one_line(f'it is void: {why}') for why in void if why]
   if planned and not planned.holds:
-    wrong.append(planned.participation.broken)
+    wrong.append(planned.broken)
   shown = ', '.join(
     f'{part.name.replace("_", " ")} ε = {roundings.up(part.guarantee.epsilon())}'
     for part in statement.parts

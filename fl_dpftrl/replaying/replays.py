@@ -12,8 +12,17 @@ from fl_dpftrl import claims
 from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.logs import claim_json, id_spellings, keys, refusals
 from fl_dpftrl.participation import participation_counts, registry
-from fl_dpftrl.replaying import counting, observed_losses, opened_runs, run_facts, statements
+from fl_dpftrl.replaying import (
+  counting,
+  device_tallies,
+  observed_losses,
+  opened_runs,
+  run_facts,
+  statements,
+)
 from fl_dpftrl.text import messages
+
+_ROUNDING = 1e-9  # relative, of figures that are computed in several ways
 
 
 def replay(
@@ -63,16 +72,18 @@ def replay(
     )
   counts = zip(runs, tally.logs, (tally.devices or tally).logs)
   facts = tuple(_facts(run, happened, devices) for run, happened, devices in counts)
-  planned = _planned(runs, facts, tally.violators, terms, disjoint)
+  observed = None
+  if tally.num_devices:
+    observed = spend(observed_losses.largest(tally, group_size))
+    observed = dataclasses.replace(observed, group_size=group_size)
+  planned = _planned(runs, facts, tally, observed, terms, disjoint)
   every = [fact.claim for fact in facts], [fact.schema for fact in facts]
   worst_case = claims.compose(*every, terms, disjoint=disjoint)
   if planned and planned.holds and planned.participation.num_rounds is None:
     worst_case = planned.guarantee  # No fact of the log makes it less.
   parts = [statements.Part(name='worst_case', guarantee=worst_case)]
   per_device = violations = None
-  if tally.num_devices:
-    observed = spend(observed_losses.largest(tally, group_size))
-    observed = dataclasses.replace(observed, group_size=group_size)
+  if observed:
     parts.append(statements.Part(name='observed', guarantee=observed))
     per_device = observed_losses.PerDevice.of(tally, spend)
   if tally.violators:
@@ -121,11 +132,16 @@ def against_log(run: opened_runs.Run) -> Iterator[str]:
 def _planned(
   runs: Sequence[opened_runs.Run],
   facts: Sequence[run_facts.RunFacts],
-  violators: int,
+  tally: device_tallies.Tally,
+  observed: guarantees.Guarantee | None,
   terms: guarantees.Terms,
   disjoint: bool,
 ) -> statements.Part | None:
-  """Returns the guarantee of what was declared or drawn, void where the logs contradict draws."""
+  """Returns the guarantee of what was declared or drawn, void where the logs contradict draws.
+
+  What devices that kept to a declared participation have lost is no more than its guarantee: else
+  its own sensitivity is wrong.
+  """
   run_claims: list[Any] = [run.claim for run in runs]
   declared = [claim.declared if len(runs) > 1 else claim.participation for claim in run_claims]
   if not all(declared):
@@ -135,7 +151,7 @@ def _planned(
     reason
     for run, fact, answers in zip(runs, facts, every)
     for reason in answers.contradictions(
-      fact.counted_units, run.stated and run.stated['participation'], violators
+      fact.counted_units, run.stated and run.stated['participation'], tally.violators
     )
   ]
   whole = every[0].together(every[1:])
@@ -143,9 +159,14 @@ def _planned(
     run_claims = [dataclasses.replace(claim, noise_multiplier=0.0) for claim in run_claims]
   if len(runs) > 1:
     reasons = reasons and ['not every run kept to its own, see the assumptions']
+  charged = [run.charged for run in runs]
+  guarantee = claims.compose(run_claims, every, terms, charged, disjoint)
+  if not (reasons or whole.is_drawn) and observed and tally.exact:
+    if observed.mu > guarantee.mu * (1.0 + _ROUNDING):
+      reasons = [statements.TOO_SMALL]
   return statements.Part(
     name=whole.part,
-    guarantee=claims.compose(run_claims, every, terms, [run.charged for run in runs], disjoint),
+    guarantee=guarantee,
     participation=whole,
     holds=not reasons,
     reason='; '.join(reasons) or None,

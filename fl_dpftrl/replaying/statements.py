@@ -26,6 +26,10 @@ ASSUMED_ROUNDS = (
   'A log does not say how many rounds consumed noise; its last round plus one'
   ' was taken. Burnt rounds after it would be missing'
 )
+TOO_SMALL = (
+  'all kept to it, and the loss that the log shows is larger than its guarantee: the sensitivity of'
+  ' the participation is wrong'
+)
 COLUMNS, MARKS = 'COLUMNS', 'MARKS'
 """Stands for the columns of a log in what is published: their names are those of another system."""
 
@@ -50,6 +54,12 @@ class Part:
   participation: Any = None
   holds: bool = True
   reason: str | None = None
+
+  @property
+  def broken(self) -> str:
+    """That what was declared or drawn does not hold, in words."""
+    text: str = TOO_SMALL if self.reason == TOO_SMALL else self.participation.broken
+    return text
 
   def to_json(self) -> json_files.Object:
     """Returns the figures, with the participation if there is one and whether it holds."""
