@@ -200,7 +200,7 @@ def verify(
       names |= {f'{prefix}{claims.NAME}', *(file['name'] for file in facts.log or ())}
     yield from (f'{messages.quoted(name)} is of no run' for name in sorted(kinds.keys() - names))
 
-  checks.append(_check('statement', compare, 'every figure computed again, to the last digit'))
+  checks.append(_check('statement', compare, 'every figure computed again, each within 1e-9'))
   if model is not None:
     differs = functools.partial(_model, paths.local(model), asked['model_sha256'])
     checks.append(_check('model', differs, 'the same digest'))

@@ -194,8 +194,8 @@ class Statement:
 
   @property
   def noise_multiplier(self) -> float:
-    """std(Z) / clip_norm of the first run."""
-    return self.runs[0].claim.noise_multiplier
+    """std(Z) / clip_norm, the largest of any run: joint sensitivities are in units of it."""
+    return max(run.claim.noise_multiplier for run in self.runs)
 
   @property
   def delta(self) -> float:
