@@ -10,8 +10,10 @@ from fl_dpftrl.accounting import adjacencies, arithmetics, gaussian, guarantees
 from fl_dpftrl.families import base, lattice
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participations import own_checks, protocol
+from fl_dpftrl.text import roundings
 
 _MOST_OTHER_ROWS = 2**14  # of strategies without an end whose rows are not all made alike
+_DIGITS = 10  # significant, of noise that is found
 _LESS = 1.0 - 1e-15  # more than what dividing and multiplying round
 
 
@@ -125,7 +127,9 @@ class Promised:
       raise ValueError('give epsilon or rho, and not both')
     if mu <= added.mu:
       raise ValueError('num_coordinates: the rounding of so many would pass the target by itself')
-    result = dataclasses.replace(trial, noise_multiplier=trial.sensitivity / (mu - added.mu))
+    # Last digits would differ between processors, and a run is bound to all of them.
+    least = float(roundings.up(trial.sensitivity / (mu - added.mu), digits=_DIGITS))
+    result = dataclasses.replace(trial, noise_multiplier=least)
     if epsilon is not None and result.epsilon() > epsilon:
       raise ValueError(f'epsilon={epsilon:g} is more than releases in whole numbers can prove')
     return result

@@ -1,7 +1,7 @@
 """Losses of the devices of logs, as they were observed, and their distribution.
 
-Sensitivities are in units of the runs' largest noise multiplier. Over independent runs the squares of
-sensitivity over noise multiplier add up.
+Sensitivities are in units of the largest noise multiplier of the runs. Over independent runs the
+squares of sensitivity over noise multiplier add up.
 """
 
 import bisect
