@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> Replayed:
   options = _options(args)
   opened = _runs(args)
   for opened_run in opened if args.public_report else ():
-    opened_run.claim.answers.check_public()
+    opened_run.check_public()
   if args.write_counts:
     if len(opened) != 1 or args.from_counts:
       raise ValueError(f'--write_counts={args.write_counts} is for the log of one run')

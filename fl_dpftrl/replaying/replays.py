@@ -11,7 +11,7 @@ from typing import Any
 from fl_dpftrl import claims
 from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.logs import claim_json, id_spellings, keys, refusals
-from fl_dpftrl.participation import participation_counts, registry
+from fl_dpftrl.participation import participation_counts
 from fl_dpftrl.replaying import (
   counting,
   device_tallies,
@@ -117,9 +117,8 @@ def against_log(run: opened_runs.Run) -> Iterator[str]:
   claim_document = run.claim.to_json() | {'participation': stated['participation']}
   for sentence in claim_json.differences(stated, claim_document):
     yield f'the log is of a run with the {sentence}'
-  recorded = stated['participation'] and registry.from_json(stated['participation'])
-  if recorded and run.claim.participation:
-    yield from filter(None, [run.claim.answers.voided_by(recorded)])
+  if run.recorded and run.claim.participation:
+    yield from filter(None, [run.claim.answers.voided_by(run.recorded)])
   if run.log.layout.first_round:
     yield (
       'the log states its claim, so its rounds are counted from 0, and they were counted from'
@@ -210,6 +209,7 @@ def _facts(
     unused_columns=run.log.unused_columns,
     times=run.log.times,
     claim_in_log=run.stated is not None,
+    recorded=run.recorded,
     schema_in_log=run.schema_in_log,
     charged=tuple(place + 1 for place in run.charged),
     from_counts=run.from_counts,

@@ -315,7 +315,8 @@ class Statement:
       ValueError: for a run of secret draws, whose log is as secret as they are.
     """
     for run in self.runs:
-      run.claim.answers.check_public()
+      for participation in filter(None, (run.recorded, run.claim.participation)):
+        participation.check_public()
     return Statement(
       runs=tuple(map(_publishable_run, self.runs)),
       parts=tuple(
