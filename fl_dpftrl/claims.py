@@ -222,6 +222,9 @@ def compose(
     worst = max(every, key=lambda guarantee: guarantee.mu)
     added = [guarantee.rounding for guarantee in every]
     most = arithmetics.Rounding(mu=max(r.mu for r in added), chance=max(r.chance for r in added))
+    if unit := noise_unit(claims):
+      value = math.nextafter(worst.sensitivity * (unit / worst.noise_multiplier), math.inf)
+      worst = dataclasses.replace(worst, sensitivity=value, noise_multiplier=unit)
     return dataclasses.replace(worst, rounding=most)
   num_rounds = [participation.num_rows for participation in schemes]
   if len(claims) == 1:  # Its own answer, which may be more than that of its sensitivity.
@@ -293,11 +296,11 @@ def _sum_of(
   last = [place for place in places if place not in included]
   counted = {earlier for place in last for earlier in charged[place]}
   # A run that was counted by one of these only is in no bound of the last ones.
-  others = [i for i in places if i in included - counted]
+  uncounted = [i for i in places if i in included - counted]
   earlier = {i: [place for place in charged[i] if place in places] for i in last}
   bounds = [max(squares[i], _sum_of(earlier[i], squares, charged)) for i in last]
   # Exactly, so that the order of runs does not matter.
-  return math.fsum([*bounds, _sum_of(others, squares, charged) if last else 0.0])
+  return math.fsum([*bounds, _sum_of(uncounted, squares, charged) if last else 0.0])
 
 
 def _most_streams(claims: Sequence[Claim], worst: sensitivities.Sensitivity) -> int:

@@ -262,7 +262,7 @@ def _setting(args: argparse.Namespace) -> 'settings.Setting':
   from fl_dpftrl.reports import settings
 
   pairs: list[tuple[str, Any]] = []
-  for name in (*_OF_ONE_RUN, 'sites', 'delta', 'adjacency', 'group_size'):
+  for name in (*_OF_ONE_RUN, 'sites', 'delta', 'adjacency', 'group_size', 'max_epsilon'):
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
       pairs.append((name, value))
@@ -273,6 +273,7 @@ def _setting(args: argparse.Namespace) -> 'settings.Setting':
     run=', '.join(names),
     command=flags.command_line('replay', pairs, args.runs),
     strategy=args.strategy and os.path.basename(args.strategy),
+    max_epsilon=args.max_epsilon,
   )
 
 

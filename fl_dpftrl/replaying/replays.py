@@ -20,7 +20,6 @@ from fl_dpftrl.replaying import (
   run_facts,
   statements,
 )
-from fl_dpftrl.text import messages
 
 _ROUNDING = 1e-9  # relative, of figures that are computed in several ways
 
@@ -62,8 +61,8 @@ def replay(
     tally = counting.count(runs, num_exposed=group_size, progress=progress)
   if disjoint and tally.repeated is not None:
     raise refusals.LogError(
-      f'disjoint: {runs[0].unit} {messages.quoted(tally.repeated)} is in the logs of several runs,'
-      ' whose losses add up; leave out that they are disjoint'
+      f'disjoint: at least one {runs[0].unit} is in the logs of several runs, whose losses add up;'
+      ' leave out that they are disjoint'
     )
   if len(tally.most_exposed) < min(group_size, tally.num_devices):
     raise ValueError(

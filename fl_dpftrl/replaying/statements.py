@@ -104,7 +104,7 @@ class Statement:
   def __repr__(self) -> str:
     schema = f'n = {self.num_rounds}, b = {self.min_sep}, k = {self.max_participations}'
     at = f'δ = {roundings.exact(self.delta)}, {self.adjacency}, group of {self.group_size}'
-    runs = f'{len(self.runs)} run' + 's' * self.several
+    runs = f'{len(self.runs)} run' + 's' * self.several + ', of which one counts' * self.disjoint
     lines = [
       f'{runs}, {schema}, {at}',
       *([self.quoted] if self.rounds_may_follow and self.void_reason is None else []),
@@ -294,6 +294,8 @@ class Statement:
       return text
     if head.participation.num_rounds is None:
       return f'{text}, of {head.participation.extent}'
+    if self.disjoint:
+      return f'{text}, of the costliest of {len(self.runs)} runs; so far ε = {so_far}'
     rounds = f'{head.participation.extent}; so far ε = {so_far}, {self.num_rounds} rounds'
     return f'{text}, of {rounds}'
 

@@ -48,9 +48,11 @@ def continued(claim: claims.Claim, folder: pathlib.Path) -> claims.Claim:
 
 def num_rounds(claim: claims.Claim, folder: pathlib.Path) -> int | None:
   """Returns the rounds that a folder's run of the same strategy and noise declared, if any."""
-  document, own = _read(folder) or {}, claim.to_json()
+  document, claim_document = _read(folder) or {}, claim.to_json()
   participation = document.get('participation')
-  is_same = all(document.get(name) == own[name] for name in ('strategy', 'noise_multiplier'))
+  is_same = all(
+    document.get(name) == claim_document[name] for name in ('strategy', 'noise_multiplier')
+  )
   rounds = participation.get('num_rounds') if isinstance(participation, dict) else None
   return rounds if is_same and type(rounds) is int else None
 

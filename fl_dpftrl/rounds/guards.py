@@ -102,8 +102,8 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     if delta is not None:
       terms = guarantees.Terms(delta, adjacency, group_size)
       earlier_claims = [run.claim for run in runs]
-      recorded = continued_claims.num_rounds(claim, paths.local(log).parent)
-      self._budget = budget.Budget(claim, terms, max_epsilon, earlier_claims, recorded)
+      recorded_rounds = continued_claims.num_rounds(claim, paths.local(log).parent)
+      self._budget = budget.Budget(claim, terms, max_epsilon, earlier_claims, recorded_rounds)
       self.max_rounds = self._budget.max_rounds
       self.claim = self._budget.claim
     if is_declared and claim.answers.num_rounds is None:

@@ -319,6 +319,7 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
     setting = settings.Setting(
       run=self.folder.resolve().name,
       zeroing_norm=self.zeroing_norm,
+      max_epsilon=self.max_epsilon,
       command=publication.command_of_folder(self.folder, delta, self._guard.units is not None),
     )
     privacy.write_report(path, self.statement(delta), setting=setting)

@@ -71,9 +71,9 @@ class TrainingRun:
   trained: Any = None
 
   def __post_init__(self):
-    recorded = continued_claims.num_rounds(self.claim, self.folder)
+    recorded_rounds = continued_claims.num_rounds(self.claim, self.folder)
     self.claim = budget.limited(
-      self.claim, delta=self.delta, max_epsilon=self.max_epsilon, recorded=recorded
+      self.claim, delta=self.delta, max_epsilon=self.max_epsilon, recorded_rounds=recorded_rounds
     )
     if (allowed := self.claim.answers.num_rows) < self.max_rounds:
       is_endless = self.claim.answers.num_rounds is None

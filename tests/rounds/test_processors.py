@@ -75,16 +75,16 @@ def test_a_budget_allows_the_rounds_that_it_allowed(change):
   for num_rounds in (10, 24):
     epsilon = claim.guarantee(SCHEMA.within(num_rounds), 1e-6).epsilon() * change
     options = dict(delta=1e-6, max_epsilon=epsilon)
-    limited = budget.limited(claim, recorded=num_rounds, **options)
+    limited = budget.limited(claim, recorded_rounds=num_rounds, **options)
     assert limited.participation.num_rounds == num_rounds
-    assert budget.limited(claim, recorded=num_rounds - 5, **options) == budget.limited(
+    assert budget.limited(claim, recorded_rounds=num_rounds - 5, **options) == budget.limited(
       claim, **options
     )
 
 
 @pytest.mark.slow
 def test_a_run_and_its_evidence_under_other_kernels(tmp_path):
-  families = ('banded_inverse', 'lambda_cgd')
+  families = ('banded_toeplitz', 'lambda_cgd')
   script = f"""
 import sys
 import fl_dpftrl as dpftrl
