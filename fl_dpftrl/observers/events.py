@@ -59,8 +59,9 @@ class JsonLines(_Events):
   """Appends a line of JSON to a file for each event of a run; for `train` and any other loop.
 
   A line has `time` (UTC seconds), `event` (begun, released, failed or refused), `round`, `seconds`
-  since the round began, the type of the `error`, and the figures of `Status`. It has no ids, no
-  measurements and nothing of clients. After a restart of `train` its last round stands twice.
+  since the round began, the type of the `error`, and the figures of `Status`. It has no ids,
+  no measurements and nothing of single clients. After a restart of `train` its last round stands
+  twice.
 
   Only the owner may read a file that is made here; a line that a crash tore is cut off.
   """
@@ -92,8 +93,8 @@ class OpenMetrics(_Events):
   """Writes the figures of a run to a text file of OpenMetrics, each time as a whole.
 
   Give a path that ends in .prom, in the folder of node exporter's textfile collector, which must
-  be able to read it. The figures have no ids and nothing of clients. Counters start anew with the
-  process.
+  be able to read it. The figures have no ids and nothing of single clients. Counters start anew
+  with the process.
   """
 
   def __init__(self, path: str | os.PathLike[str], *, every: int = 1):
