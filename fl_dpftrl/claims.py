@@ -222,6 +222,9 @@ def compose(
     worst = max(every, key=lambda guarantee: guarantee.mu)
     added = [guarantee.rounding for guarantee in every]
     most = arithmetics.Rounding(mu=max(r.mu for r in added), chance=max(r.chance for r in added))
+    if unit := noise_unit(claims):
+      value = math.nextafter(worst.sensitivity * (unit / worst.noise_multiplier), math.inf)
+      worst = dataclasses.replace(worst, sensitivity=value, noise_multiplier=unit)
     return dataclasses.replace(worst, rounding=most)
   num_rounds = [participation.num_rows for participation in schemes]
   if len(claims) == 1:  # Its own answer, which may be more than that of its sensitivity.
@@ -240,7 +243,7 @@ def spending(
 ) -> Callable[..., guarantees.Guarantee]:
   """Returns the function from the sensitivity to one device's updates to what runs spend on it.
 
-  It takes the sensitivity in units of the first noise multiplier and, for several devices that each
+  It takes the sensitivity in units of `noise_unit` and, for several devices that each
   have it, the terms; else they are those of one device. Nothing is guaranteed if any run has no
   noise.
 
@@ -249,8 +252,7 @@ def spending(
     most: streams that one device takes part in at most.
   """
   adjacencies.check(terms.adjacency, terms.group_size)
-  has_noise = all(claim.noise_multiplier for claim in claims)
-  multiplier = claims[0].noise_multiplier if has_noise else 0.0
+  multiplier = noise_unit(claims)
   single = dataclasses.replace(terms, group_size=1)
   added = rounding(claims, num_rounds, most)
   return lambda sensitivity, terms=single: guarantees.Guarantee.of(
@@ -261,20 +263,29 @@ def spending(
 def worst_case(
   claims: Sequence[Claim], schemes: Sequence[Any], charged: Sequence[Sequence[int]] = ()
 ) -> sensitivities.Sensitivity:
-  """Returns the sensitivity of any device of these participations, in the first run's units.
+  """Returns the sensitivity of any device of these participations, in units of `noise_unit`.
 
   A loss budget bounds its run and those that it was charged for together; others add up.
   """
-  unit, squares, kinds = claims[0].noise_multiplier, [], []
+  unit, squares, kinds = noise_unit(claims), [], []
   for claim, participation in zip(claims, schemes, strict=True):
     value, kind = participation.worst_case(claim.strategy)
-    weight = unit / claim.noise_multiplier if unit and claim.noise_multiplier else 1.0
+    weight = unit / claim.noise_multiplier if unit else 1.0
     squares.append((weight * value) ** 2)
     kinds.append(kind)
   if len(kinds) == 1:  # Squaring and taking the root would round.
     return sensitivities.Sensitivity(value, kind)
   square = _sum_of(range(len(squares)), squares, charged or [()] * len(squares))
   return sensitivities.Sensitivity(math.sqrt(square), min(kinds, key=_KINDS.index))
+
+
+def noise_unit(claims: Sequence[Claim]) -> float:
+  """Returns the noise multiplier in whose units joint sensitivities are; 0 if any run has none.
+
+  It is the largest one, so that the order of runs does not matter.
+  """
+  multipliers = [claim.noise_multiplier for claim in claims]
+  return max(multipliers) if all(multipliers) else 0.0
 
 
 def _sum_of(
@@ -285,11 +296,11 @@ def _sum_of(
   last = [place for place in places if place not in included]
   counted = {earlier for place in last for earlier in charged[place]}
   # A run that was counted by one of these only is in no bound of the last ones.
-  total = _sum_of([i for i in places if i in included - counted], squares, charged) if last else 0.0
-  for i in last:
-    earlier = [place for place in charged[i] if place in places]
-    total += max(squares[i], _sum_of(earlier, squares, charged))
-  return total
+  uncounted = [i for i in places if i in included - counted]
+  earlier = {i: [place for place in charged[i] if place in places] for i in last}
+  bounds = [max(squares[i], _sum_of(earlier[i], squares, charged)) for i in last]
+  # Exactly, so that the order of runs does not matter.
+  return math.fsum([*bounds, _sum_of(uncounted, squares, charged) if last else 0.0])
 
 
 def _most_streams(claims: Sequence[Claim], worst: sensitivities.Sensitivity) -> int:
@@ -299,7 +310,7 @@ def _most_streams(claims: Sequence[Claim], worst: sensitivities.Sensitivity) -> 
       return len(claims)
   # Each stream costs a device the loss of one round at least, in units of the noise.
   least = min(c.strategy.endless_gram().least / c.noise_multiplier**2 for c in claims)
-  room = (worst.value / claims[0].noise_multiplier) ** 2
+  room = (worst.value / noise_unit(claims)) ** 2
   return min(len(claims), int(room / least * (1.0 + 1e-9)))
 
 

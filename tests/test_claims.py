@@ -121,13 +121,24 @@ def test_a_single_run_has_the_sensitivity_of_its_strategy_to_the_last_bit():
 
 
 def test_rho_of_independent_runs_adds_up():
-  """ρ is (sensitivity / noise multiplier)² / 2, in units of the first multiplier."""
+  """ρ is (sensitivity / noise multiplier)² / 2, in units of the largest multiplier."""
   made = [(TREE, 1.5), (dpftrl.BLT([0.9], [0.2]), 3.0), (dpftrl.Identity(), 0.7)]
   squares = [(sensitivities.sensitivity(s, SCHEMA).value / m) ** 2 for s, m in made]
   for order in (made, made[::-1]):
     found = claims.worst_case([claim(*run) for run in order], [SCHEMA] * 3)
-    assert found.value / order[0][1] == pytest.approx(math.sqrt(math.fsum(squares)), rel=1e-14)
+    assert found.value / 3.0 == pytest.approx(math.sqrt(math.fsum(squares)), rel=1e-14)
     assert found.kind == sensitivities.EXACT
+
+
+def test_a_joint_epsilon_is_that_of_any_order_of_the_runs():
+  rng = np.random.default_rng(0)
+  strategies = [TREE, dpftrl.BLT([0.9], [0.2]), dpftrl.Identity(), dpftrl.BLT([0.7], [0.1])]
+  runs = [claim(strategies[i % 4], float(rng.uniform(0.5, 9.0))) for i in range(9)]
+  figures = set()
+  for _ in range(20):
+    order = [runs[i] for i in rng.permutation(9)]
+    figures.add(claims.compose(order, [SCHEMA] * 9, guarantees.Terms(1e-6)).epsilon())
+  assert len(figures) == 1
 
 
 def test_without_noise_the_unit_is_left_out_and_nothing_is_guaranteed():

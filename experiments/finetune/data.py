@@ -1,7 +1,8 @@
 """Texts by unit: people of the machine's changelogs, source files, or text files of one's own.
 
-What a unit contributes depends on its own text only: duplicates are removed within a unit. Units
-that are held out lose the texts that training units have.
+What a unit contributes depends on its own text only, and which units there are, in which order, on
+their names only: duplicates are removed within a unit, and one with little or no text takes part
+all the same. A text that several wrote may therefore be in training and held out.
 """
 
 import collections
@@ -31,7 +32,7 @@ PADDING = -1
 """Id after the end of a text, which is no target."""
 
 _SHORTEST_ENTRY = 20  # characters
-_SHORTEST_TEXT = 24  # tokens
+SHORTEST_HELD_OUT = 25  # tokens
 _MOST_FILES = 1500  # source files that are parsed, in the order of a hash of their names
 _HELD_OUT = 10  # one unit of so many
 _STANZA = re.compile(r'^\S+ \([^)]+\)[^\n]*\n(.*?)^ -- ([^<\n]*?) <[^\n]*$', re.M | re.S)
@@ -49,7 +50,7 @@ class Units:
     source: where the text is from; one of `NAMES`, or 'own'.
     unit: what a unit is.
     train: name → text.
-    held_out: name → text, for evaluation; without the texts that training units have.
+    held_out: name → text, for evaluation.
   """
 
   source: str
@@ -141,42 +142,57 @@ def folder(path: pathlib.Path) -> dict[str, list[str]]:
 def divided(texts: Texts) -> tuple[dict[str, str], dict[str, str]]:
   """Returns the text of each training unit, and of one unit of ten that is held out, by name.
 
-  The division and the order follow a hash of the name, and so do not change with other units.
+  The division and the order follow a hash of the name, and so do not change with other units, or
+  with any text.
   """
-  distinct = {}
+  train, held_out = dict[str, str](), dict[str, str]()
   for name in sorted(texts, key=_number):
-    distinct[name] = list(dict.fromkeys(t for t in texts[name] if len(t) >= _SHORTEST_ENTRY))
-  is_held_out = lambda name: _number(name) % _HELD_OUT == 0
-  trained = {t for name, entries in distinct.items() if not is_held_out(name) for t in entries}
-  train, held_out = {}, {}
-  for name, entries in distinct.items():
-    if is_held_out(name):
-      entries = [text for text in entries if text not in trained]
+    entries = list(dict.fromkeys(t for t in texts[name] if len(t) >= _SHORTEST_ENTRY))
     order = np.random.default_rng(_number(name)).permutation(len(entries))
-    if entries:
-      part = held_out if is_held_out(name) else train
-      part[name] = '\n'.join(entries[i] for i in order)
+    part = held_out if _number(name) % _HELD_OUT == 0 else train
+    part[name] = '\n'.join(entries[i] for i in order)
   return train, held_out
 
 
 def rows(
-  texts: Mapping[str, str], tokenizer: 'tokenizers.Tokenizer', length: int, at_most: int
+  texts: Mapping[str, str],
+  tokenizer: 'tokenizers.Tokenizer',
+  length: int,
+  at_most: int,
+  *,
+  fewest: int = 0,
 ) -> tuple[list[str], np.ndarray]:
-  """Returns names and tokens, int32 [units, length + 1], of the first units with 25 tokens or more.
+  """Returns names and tokens, int32 [units, length + 1], of the first units.
 
-  Texts are cut to length + 1 tokens; `PADDING` follows a shorter one.
+  Texts are cut to length + 1 tokens; `PADDING` follows a shorter one. Units of training are taken
+  whatever their text: one that was left out for it would move those after it.
+
+  Args:
+    fewest: tokens that a unit has at least.
   """
   encoded: dict[str, list[int]] = {}
   for name, text in texts.items():
+    if len(encoded) == at_most:
+      break
     ids = tokenizer.encode(text[: 9 * length]).ids[: length + 1]
-    if len(ids) > _SHORTEST_TEXT and len(encoded) < at_most:
+    if len(ids) >= fewest:
       encoded[name] = ids + [PADDING] * (length + 1 - len(ids))
   return list(encoded), np.array(list(encoded.values()), np.int32).reshape(-1, length + 1)
 
 
+def in_order(names: Sequence[str], seed: int) -> list[int]:
+  """Returns the places of names in an order that a seed draws, whatever other names there are."""
+  key = f'fl_dpftrl cohorts {seed}'.encode()
+  drawn = [hmac.new(key, name.encode('utf-8', 'replace'), 'sha256').digest() for name in names]
+  return sorted(range(len(names)), key=drawn.__getitem__)
+
+
 def device_ids(names: Sequence[str], key: bytes) -> list[str]:
   """Returns keyed hashes of names, for logs: without the key nobody can tell whose they are."""
-  return [hmac.new(key, name.encode(), hashlib.sha256).hexdigest()[:16] for name in names]
+  return [
+    hmac.new(key, name.encode('utf-8', 'replace'), hashlib.sha256).hexdigest()[:16]
+    for name in names
+  ]
 
 
 def _number(name: str) -> int:

@@ -7,6 +7,7 @@ computed once for each text.
 
 import dataclasses
 import functools
+import hashlib
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,6 +69,15 @@ class Model:
       id(array): array.size for array in jax.tree.leaves((self.lower, self.upper, self.ends))
     }
     return sum(arrays.values())
+
+  @property
+  def digest(self) -> str:
+    """SHA-256 of sizes and frozen weights: another file may have the same name and size."""
+    digest = hashlib.sha256(repr(self.config).encode())
+    for path, array in jax.tree_util.tree_leaves_with_path((self.lower, self.upper, self.ends)):
+      digest.update(f'{path} {array.shape} {array.dtype}\n'.encode())
+      digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()
 
   @property
   def zeros(self) -> np.ndarray:

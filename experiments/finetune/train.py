@@ -38,7 +38,7 @@ class Task:
     names: names of the units, which no file gets.
     features, tokens: of each unit, float16 [units, 64, width] and int32 [units, 65].
     held_out, held_out_tokens: those of the held-out units, with 128 tokens each.
-    digest: digest of the texts.
+    digest: digest of texts and weights.
     seed: seed of A and of the cohorts.
   """
 
@@ -59,8 +59,8 @@ class Task:
 
   def units_of_round(self, t: int) -> np.ndarray:
     """Returns numbers of the units of a round; no unit is in two."""
-    order = np.random.default_rng(self.seed).permutation(len(self.names))
-    return order[t * self.cohort : (t + 1) * self.cohort]
+    order = data.in_order(self.names, self.seed)
+    return np.array(order[t * self.cohort : (t + 1) * self.cohort])
 
   def evaluated(self, b: np.ndarray) -> dict[str, Any]:
     """Returns perplexity, accuracy and tokens of the held-out units, and continuations."""
@@ -95,13 +95,19 @@ def prepare(
   """
   frozen = model.load(weights, num_trained=NUM_TRAINED, rank=RANK, seed=seed)
   names, tokens = data.rows(units.train, frozen.tokenizer, _TOKENS, _MOST_UNITS)
-  _, held_out = data.rows(units.held_out, frozen.tokenizer, _HELD_OUT_TOKENS, _MOST_HELD_OUT)
+  _, held_out = data.rows(
+    units.held_out,
+    frozen.tokenizer,
+    _HELD_OUT_TOKENS,
+    _MOST_HELD_OUT,
+    fewest=data.SHORTEST_HELD_OUT,
+  )
   if len(names) < data.FEWEST_PEOPLE or not len(held_out):
     raise ValueError(
-      f'{len(names)} units have enough text to train with, and {len(held_out)} to evaluate with;'
-      f' {data.FEWEST_PEOPLE} and 1 are needed: give another --text'
+      f'there are {len(names)} units to train with, and {len(held_out)} with enough text to'
+      f' evaluate with; {data.FEWEST_PEOPLE} and 1 are needed: give another --text'
     )
-  digest = hashlib.sha256(f'{weights.name} {weights.stat().st_size} {NUM_TRAINED}\n'.encode())
+  digest = hashlib.sha256(f'{frozen.digest} {NUM_TRAINED}\n'.encode())
   digest.update(tokens.tobytes() + held_out.tobytes())
   path = paths.local(cache_dir) / f'finetune-{digest.hexdigest()[:16]}.npz'
   if not path.exists():
@@ -170,11 +176,11 @@ def train(
   """Trains, or goes on training, in the aggregator's folder; returns B after the last round.
 
   Raises:
-    ValueError: for a folder whose run has other texts, seed or learning rate.
+    ValueError: for a folder whose run has other texts, weights, seed or learning rate.
     LostStateError: for a folder with rounds and without model or key of the device ids.
   """
   folder = aggregator.folder
-  setting = {'texts': task.digest, 'seed': task.seed, 'learning_rate': rate}
+  setting = {'texts or weights': task.digest, 'seed': task.seed, 'learning_rate': rate}
   stored, setting_path, key_path = (folder / n for n in ('model.npz', 'setting.json', 'ids.key'))
   if not stored.exists():
     aggregator.require_new()  # A run that has rounds has lost its model.

@@ -109,13 +109,13 @@ def rounding(
 
   Source: the theorem of docs/decisions/arithmetic.md.
   """
-  squares, chance = [], 0.0
+  squares, chances = [], []
   for strategy, num_rounds in streams:
     per_root, watched = _stream_factors(strategy, num_rounds)
     squares.append(per_root**2 * num_rounds * num_coordinates)
-    chance += lattice.FARTHER_CHANCE * watched * num_rounds * num_coordinates
+    chances.append(lattice.FARTHER_CHANCE * watched * num_rounds * num_coordinates)
   largest = sorted(squares, reverse=True)[:most]
-  return Rounding(mu=math.sqrt(sum(largest)) * _ROUNDING, chance=chance)
+  return Rounding(mu=math.sqrt(math.fsum(largest)) * _ROUNDING, chance=math.fsum(chances))
 
 
 @functools.lru_cache(maxsize=64)

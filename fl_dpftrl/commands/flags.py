@@ -11,6 +11,7 @@ import numpy as np
 
 from fl_dpftrl import checks, workload_error, workloads
 from fl_dpftrl.families import base
+from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import loss_budgets
 from fl_dpftrl.participations import sampling as schemes
@@ -379,8 +380,9 @@ def check_max_epsilon(args: argparse.Namespace) -> None:
 
 
 def above_budget(args: argparse.Namespace, epsilon: float | None) -> tuple[int, str] | None:
-  """Returns the exit status and a line if ε is above --max_epsilon."""
-  if args.max_epsilon is None or (epsilon is not None and epsilon <= args.max_epsilon):
+  """Returns the exit status and a line if ε is above --max_epsilon, beyond rounding."""
+  most = args.max_epsilon
+  if most is None or (epsilon is not None and epsilon <= most * (1.0 + json_files.ROUNDING)):
     return None
   level = 'no ε' if epsilon is None else f'ε = {roundings.up(epsilon)}'
   return ABOVE_BUDGET, f'{level} is above --max_epsilon={args.max_epsilon:g}'

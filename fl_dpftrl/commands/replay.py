@@ -151,7 +151,7 @@ def run(args: argparse.Namespace) -> Replayed:
   options = _options(args)
   opened = _runs(args)
   for opened_run in opened if args.public_report else ():
-    opened_run.claim.answers.check_public()
+    opened_run.check_public()
   if args.write_counts:
     if len(opened) != 1 or args.from_counts:
       raise ValueError(f'--write_counts={args.write_counts} is for the log of one run')
@@ -211,7 +211,7 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
   if not decisive.holds:
     number = result.violations and result.violations.num_devices
     who = number and f', by {number} {result.unit}{"s" * (number > 1)}'
-    return flags.NOT_KEPT, f'{decisive.participation.broken}{who or ""}'
+    return flags.NOT_KEPT, f'{decisive.broken}{who or ""}'
   return flags.above_budget(args, decisive.guarantee.epsilon())
 
 
@@ -280,7 +280,7 @@ def _setting(args: argparse.Namespace) -> 'settings.Setting':
   from fl_dpftrl.reports import settings
 
   pairs: list[tuple[str, Any]] = []
-  for name in (*_OF_ONE_RUN, 'sites', 'delta', 'adjacency', 'group_size'):
+  for name in (*_OF_ONE_RUN, 'sites', 'delta', 'adjacency', 'group_size', 'max_epsilon'):
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
       pairs.append((name, value))
@@ -291,6 +291,7 @@ def _setting(args: argparse.Namespace) -> 'settings.Setting':
     run=', '.join(names),
     command=flags.command_line('replay', pairs, args.runs),
     strategy=args.strategy and os.path.basename(args.strategy),
+    max_epsilon=args.max_epsilon,
   )
 
 

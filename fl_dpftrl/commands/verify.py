@@ -31,6 +31,9 @@ def verdict(args: argparse.Namespace, result: evidence.Verification) -> tuple[in
   """Returns the exit status and a line if a check failed."""
   if result.passed:
     return None
+  if result.failed == ('guarantee',):
+    why = result.checks[-1].found[0]
+    return flags.NOT_KEPT, f'the evidence fits, and the guarantee does not hold: {why}'
   return flags.NOT_KEPT, f'the evidence does not fit: {", ".join(result.failed)}'
 
 

@@ -26,6 +26,9 @@ MOST_MEMORY = 2**30
 MOST_LEVELS = 64
 """Objects and lists within each other."""
 
+ROUNDING = 1e-9
+"""Largest relative difference of a number from the same one that another processor computes."""
+
 _MOST_DIGITS = 20  # of a whole number
 _LONGEST_NUMBER = 200  # characters of any other
 
@@ -130,7 +133,10 @@ def _refuse_constant(constant: str) -> None:
 
 
 def differences(place: str, stored: Any, computed: Any) -> Iterator[str]:
-  """Yields a sentence for each value that differs from a computed one, in type or last digit."""
+  """Yields a sentence for each value that differs from a computed one.
+
+  Types differ, and numbers with a fraction by more than `ROUNDING`: processors round differently.
+  """
   if isinstance(stored, dict) and isinstance(computed, dict):
     for name in sorted(stored.keys() | computed.keys()):
       inner = f'{place}.{name}' if place else name
@@ -141,8 +147,14 @@ def differences(place: str, stored: Any, computed: Any) -> Iterator[str]:
   elif isinstance(stored, list) and isinstance(computed, list) and len(stored) == len(computed):
     for index, (entry, other) in enumerate(zip(stored, computed)):
       yield from differences(f'{place}[{index}]', entry, other)
-  elif type(stored) is not type(computed) or stored != computed:
+  elif type(stored) is not type(computed) or not _is_close(stored, computed):
     yield (
       f'{place or "the document"} is {messages.quoted(stored)}, but the log and the strategy give'
       f' {messages.quoted(computed)}'
     )
+
+
+def _is_close(stored: Any, computed: Any) -> bool:
+  if isinstance(stored, float):
+    return math.isclose(stored, computed, rel_tol=ROUNDING)
+  return bool(stored == computed)

@@ -97,6 +97,10 @@ def another_run(
         " memory='engine' or 'state' as before"
       )
   advice = 'open it with the same arguments as before'
+  if any(reason.startswith('strategy ') for reason in reasons):
+    advice = (
+      "give the strategy of before, strategy.json in the run's folder: optimised anew it differs"
+    )
   if any(reason.startswith('participation.earlier ') for reason in reasons):
     advice = 'give the same earlier runs in the same order; after one of them went on, begin anew'
   return refusals.LogError(f'{path}: is of another run: {"; ".join(reasons[:_SAID])}; {advice}')

@@ -62,7 +62,7 @@ class JsonLines(_Events):
 
   A line has `time` (UTC seconds), the identity of the `run`, `event` (begun, released, failed or
   refused), `round`, `seconds` since the round began, the type of the `error`, and the figures of
-  `Status`. It has no ids, no measurements and nothing of clients. After a restart of `train` its
+  `Status`. It has no ids, no measurements and nothing of single clients. After a restart of `train` its
   last round stands twice.
 
   Several runs may append to one file, as each line is one write at its end; after a line that a
@@ -102,8 +102,8 @@ class OpenMetrics(_Events):
   """Writes the figures of a run to a text file of OpenMetrics, each time as a whole.
 
   Give a path that ends in .prom, in the folder of node exporter's textfile collector, which must
-  be able to read it. The figures have no ids and nothing of clients. Counters start anew with the
-  process.
+  be able to read it. The figures have no ids and nothing of single clients. Counters start anew
+  with the process.
   """
 
   def __init__(self, path: str | os.PathLike[str], *, every: int = 1):

@@ -84,6 +84,11 @@ class Meters(seen.Seen):
       until = self.num_rounds + _NEAR if until == self.num_rounds + 1 else last + 1
     return high
 
+  def share_within(self, square: float) -> float | None:
+    """Returns the share of the devices so far that B² may leave a round; None without any."""
+    losses = self._losses[(self._times > 0) | (self._losses > 0.0)]
+    return float((losses + self.least_charge <= square).mean()) if losses.size else None
+
   def spend(self, device_ids: seen.Ids, losses: np.ndarray) -> None:
     """Adds what devices lost in other streams, such as earlier runs; each is given once."""
     added = self._numbered(device_ids)

@@ -254,6 +254,10 @@ class LossGate:
     ended = losses + self.seen.least_charge > self._square
     return np.where(ended, LIFE, np.where(over, SPENT, ''))
 
+  def share_with_budget(self) -> float | None:
+    """Returns the share of the devices so far that may have budget for a round; None if none."""
+    return self.seen.share_within(self._square)
+
   def record(self, device_ids: np.ndarray, rows: np.ndarray | None = None) -> None:
     """Records the devices of the next round, each with so many rows; with one if None."""
     self.seen.add(device_ids, rows)

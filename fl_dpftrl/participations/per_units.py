@@ -188,6 +188,11 @@ class UnitGate:
     """Rounds so far."""
     return self._gate.seen.num_rounds
 
+  def share_with_budget(self) -> float | None:
+    """Returns the share of the units so far that may have budget; None where none is metered."""
+    gate = self._gate
+    return gate.share_with_budget() if isinstance(gate, loss_budgets.LossGate) else None
+
   @property
   def schema(self) -> PerUnit:
     """The tightest participation that every unit kept to."""

@@ -9,9 +9,11 @@ from fl_dpftrl import checks, sensitivities
 from fl_dpftrl.accounting import adjacencies, arithmetics, gaussian, guarantees
 from fl_dpftrl.families import base, lattice
 from fl_dpftrl.files import json_files
-from fl_dpftrl.participations import protocol
+from fl_dpftrl.participations import own_checks, protocol
+from fl_dpftrl.text import roundings
 
 _MOST_OTHER_ROWS = 2**14  # of strategies without an end whose rows are not all made alike
+_DIGITS = 10  # significant, of noise that is found
 _LESS = 1.0 - 1e-15  # more than what dividing and multiplying round
 
 
@@ -47,11 +49,12 @@ class Promised:
     """Returns itself; ValueError where the strategy has fewer rows, or no bound without an end."""
     if self.num_rounds is None:
       self.worst_case(strategy)
-      return self
-    try:
-      base.check_num_rounds(strategy, self.num_rows)
-    except ValueError as error:
-      raise ValueError(f'declared_num_rounds={self.num_rows}: {error}') from error
+    else:
+      try:
+        base.check_num_rounds(strategy, self.num_rows)
+      except ValueError as error:
+        raise ValueError(f'declared_num_rounds={self.num_rows}: {error}') from error
+    own_checks.check(self, strategy)
     return self
 
   def after(self, num_rounds: int) -> Any:
@@ -72,6 +75,7 @@ class Promised:
   def check(self, strategy: base.Strategy, terms: guarantees.Terms) -> None:
     """Raises ValueError for a value out of range, and for rounding that has no bound."""
     adjacencies.check(terms.adjacency, terms.group_size)
+    own_checks.check(self, strategy)
     if terms.num_coordinates is None:
       return
     checks.whole(num_coordinates=terms.num_coordinates)
@@ -123,7 +127,9 @@ class Promised:
       raise ValueError('give epsilon or rho, and not both')
     if mu <= added.mu:
       raise ValueError('num_coordinates: the rounding of so many would pass the target by itself')
-    result = dataclasses.replace(trial, noise_multiplier=trial.sensitivity / (mu - added.mu))
+    # Last digits would differ between processors, and a run is bound to all of them.
+    least = float(roundings.up(trial.sensitivity / (mu - added.mu), digits=_DIGITS))
+    result = dataclasses.replace(trial, noise_multiplier=least)
     if epsilon is not None and result.epsilon() > epsilon:
       raise ValueError(f'epsilon={epsilon:g} is more than releases in whole numbers can prove')
     return result

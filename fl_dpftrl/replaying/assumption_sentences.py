@@ -131,8 +131,10 @@ def _of_releases(statement: Statement) -> list[str]:
   end = 'the end of a run' if statement.several else 'the end of the run'
   figures = 'worst case assumes' if statement.observed is None else 'worst case and observed assume'
   result = [f'{figures} that neither participation nor {end} depended on what was released']
-  if statement.planned:
+  if statement.planned and statement.planned.holds:
     result.append(statement.planned.participation.adaptivity(end))
+  elif statement.planned:
+    result.append(f'no figure holds if what was released decided who took part, or {end}')
   return result
 
 

@@ -2,7 +2,7 @@
 
 Rounds are numbered across the runs, each run following on the one before. X = CᵀC is then block
 diagonal, with a block for each run, divided by the squared ratio of its noise multiplier to the
-first one.
+largest one.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ _LOWEST_OCTAVE = -64
 
 
 class Exposure:
-  """The squared sensitivity of devices, in units of the first noise multiplier.
+  """The squared sensitivity of devices, in units of `claims.noise_unit`.
 
   The squared sensitivity over the squared noise multiplier is 2ρ of zCDP. The ρ of independent runs
   add up.
@@ -34,18 +34,18 @@ class Exposure:
 
   def __init__(
     self,
-    claims: Sequence[claims.Claim],
+    run_claims: Sequence[claims.Claim],
     num_rounds: Sequence[int],
     charged: Sequence[Sequence[int]] = (),
   ):
     """Takes for each run the places of those that its loss budget counted as earlier runs."""
-    self.claims, self._charged = claims, charged or ((),) * len(claims)
+    self.claims, self._charged = run_claims, charged or ((),) * len(run_claims)
     self.starts = np.cumsum([0, *num_rounds[:-1]])
-    self._entries = [_entries(c, n) for c, n in zip(claims, num_rounds, strict=True)]
-    multipliers = np.array([claim.noise_multiplier for claim in claims])
+    self._entries = [_entries(c, n) for c, n in zip(run_claims, num_rounds, strict=True)]
+    multipliers = np.array([claim.noise_multiplier for claim in run_claims])
     # Without noise there is no unit; squares are then those of each run.
-    self._unit = multipliers[0] if multipliers.all() else 0.0
-    weights = self._unit / multipliers if self._unit else np.ones(len(claims))
+    self._unit = claims.noise_unit(run_claims)
+    weights = self._unit / multipliers if self._unit else np.ones(len(run_claims))
     self._weights = weights**2
 
   def squares(self, rounds: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, bool]:

@@ -203,7 +203,7 @@ def verify(
       names |= {f'{prefix}{claims.NAME}', *(file['name'] for file in facts.log or ())}
     yield from (f'{messages.quoted(name)} is of no run' for name in sorted(kinds.keys() - names))
 
-  checks.append(_check('statement', compare, 'every figure computed again, to the last digit'))
+  checks.append(_check('statement', compare, 'every figure computed again, each within 1e-9'))
   if model is not None:
     differs = functools.partial(_model, paths.local(model), asked['model_sha256'])
     checks.append(_check('model', differs, 'the same digest'))
@@ -391,7 +391,7 @@ def _guarantee(statement: statements.Statement | None, fits: bool) -> Check:
   planned, void = statement.planned, (statement.void_reason, statement.worst_case.void_reason)
   wrong += [messages.one_line(f'it is void: {why}') for why in void if why]
   if planned and not planned.holds:
-    wrong.append(planned.participation.broken)
+    wrong.append(planned.broken)
   shown = ', '.join(
     f'{part.name.replace("_", " ")} ε = {roundings.up(part.guarantee.epsilon())}'
     for part in statement.parts

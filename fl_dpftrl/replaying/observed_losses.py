@@ -1,7 +1,7 @@
 """Losses of the devices of logs, as they were observed, and their distribution.
 
-Sensitivities are in units of the first run's noise multiplier. Over independent runs the squares of
-sensitivity over noise multiplier add up.
+Sensitivities are in units of the largest noise multiplier of the runs. Over independent runs the
+squares of sensitivity over noise multiplier add up.
 """
 
 import bisect
@@ -49,7 +49,7 @@ def _histogram(
   low, width = losses[0], (losses[-1] - losses[0]) / _BARS
   bars = [0] * _BARS
   for value, count in zip(losses, bins.counts.tolist()):
-    place = int((value - low) / width) if width else 0
+    place = int((value - low) / width + 1e-9) if width else 0  # At an edge on any processor.
     bars[min(place, _BARS - 1)] += count
   return [(low + i * width, low + (i + 1) * width, count) for i, count in enumerate(bars)]
 

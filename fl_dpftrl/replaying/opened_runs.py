@@ -23,7 +23,7 @@ from fl_dpftrl.logs import (
   refusals,
   unit_tables,
 )
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.participations import per_units
 from fl_dpftrl.replaying import counted, device_tallies
 from fl_dpftrl.strategies import files
@@ -43,6 +43,7 @@ class Run:
     tally: counts that stand for the rows of the log; None if the rows are to be counted.
     units: who owns which device, or counts of that; None where each device is a unit of its own.
     charged: places of those of several runs that its loss budget counted as earlier runs.
+    recorded: participation that the log or the folder states, whatever is claimed; None if none is.
 
   Raises:
     LogError: for a table of units that is not the one which the log cites.
@@ -54,8 +55,11 @@ class Run:
   tally: device_tallies.Tally | None = None
   units: unit_tables.UnitTable | counted.CountedUnits | None = None
   charged: tuple[int, ...] = ()
+  recorded: Any = None
 
   def __post_init__(self):
+    if self.recorded is None:
+      object.__setattr__(self, 'recorded', self._recorded())
     self.claim.answers.after(self.log.num_rounds)  # Raises ValueError for more rounds.
     path = self.log.path
     if self.units is None and (self.log.units or self.by_unit_declared):
@@ -73,6 +77,15 @@ class Run:
     elif self.claim.participation:  # Whoever made the table may have known what was released.
       object.__setattr__(self, 'claim', dataclasses.replace(self.claim, participation=None))
 
+  def _recorded(self) -> Any:
+    if self.stated is None:
+      return self.claim.participation
+    try:
+      document = self.stated['participation']
+      return document and registry.from_json(document)
+    except (KeyError, TypeError, AttributeError) as error:
+      raise ValueError(f'{self.log.path}: participation: {messages.one_line(error)}') from None
+
   @property
   def by_unit_declared(self) -> bool:
     """True where the participation of units was declared, rather than that of devices."""
@@ -84,6 +97,11 @@ class Run:
     if self.units is None:
       return 'device'
     return self.claim.answers.unit if self.by_unit_declared else per_units.PerUnit.name
+
+  def check_public(self) -> None:
+    """Raises ValueError where no figure of the log may be published."""
+    for participation in filter(None, (self.recorded, self.claim.participation)):
+      participation.check_public()
 
   def by_unit(self, table: pa.Table) -> pa.Table:
     """Returns a row for each owner of the devices of rows; LogError for a row without one."""

@@ -11,9 +11,17 @@ from typing import Any
 from fl_dpftrl import claims
 from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.logs import claim_json, id_spellings, keys, refusals
-from fl_dpftrl.participation import participation_counts, registry
-from fl_dpftrl.replaying import counting, observed_losses, opened_runs, run_facts, statements
-from fl_dpftrl.text import messages
+from fl_dpftrl.participation import participation_counts
+from fl_dpftrl.replaying import (
+  counting,
+  device_tallies,
+  observed_losses,
+  opened_runs,
+  run_facts,
+  statements,
+)
+
+_ROUNDING = 1e-9  # relative, of figures that are computed in several ways
 
 
 def replay(
@@ -58,8 +66,8 @@ def replay(
     tally = counting.count(runs, num_exposed=group_size, local_ids=local_ids, progress=progress)
   if disjoint and tally.repeated is not None:
     raise refusals.LogError(
-      f'disjoint: {runs[0].unit} {messages.quoted(tally.repeated)} is in the logs of several runs,'
-      ' whose losses add up; leave out that they are disjoint'
+      f'disjoint: at least one {runs[0].unit} is in the logs of several runs, whose losses add up;'
+      ' leave out that they are disjoint'
     )
   if len(tally.most_exposed) < min(group_size, tally.num_devices):
     raise ValueError(
@@ -68,16 +76,18 @@ def replay(
     )
   counts = zip(runs, tally.logs, (tally.devices or tally).logs)
   facts = tuple(_facts(run, happened, devices) for run, happened, devices in counts)
-  planned = _planned(runs, facts, tally.violators, terms, disjoint)
+  observed = None
+  if tally.num_devices:
+    observed = spend(observed_losses.largest(tally, group_size))
+    observed = dataclasses.replace(observed, group_size=group_size)
+  planned = _planned(runs, facts, tally, observed, terms, disjoint)
   every = [fact.claim for fact in facts], [fact.schema for fact in facts]
   worst_case = claims.compose(*every, terms, disjoint=disjoint)
   if planned and planned.holds and planned.participation.num_rounds is None:
     worst_case = planned.guarantee  # No fact of the log makes it less.
   parts = [statements.Part(name='worst_case', guarantee=worst_case)]
   per_device = violations = None
-  if tally.num_devices:
-    observed = spend(observed_losses.largest(tally, group_size))
-    observed = dataclasses.replace(observed, group_size=group_size)
+  if observed:
     parts.append(statements.Part(name='observed', guarantee=observed))
     per_device = observed_losses.PerDevice.of(tally, spend)
   if tally.violators:
@@ -112,9 +122,8 @@ def against_log(run: opened_runs.Run) -> Iterator[str]:
   claim_document = run.claim.to_json() | {'participation': stated['participation']}
   for sentence in claim_json.differences(stated, claim_document):
     yield f'the log is of a run with the {sentence}'
-  recorded = stated['participation'] and registry.from_json(stated['participation'])
-  if recorded and run.claim.participation:
-    yield from filter(None, [run.claim.answers.voided_by(recorded)])
+  if run.recorded and run.claim.participation:
+    yield from filter(None, [run.claim.answers.voided_by(run.recorded)])
   if run.log.layout.first_round:
     yield (
       'the log states its claim, so its rounds are counted from 0, and they were counted from'
@@ -127,11 +136,16 @@ def against_log(run: opened_runs.Run) -> Iterator[str]:
 def _planned(
   runs: Sequence[opened_runs.Run],
   facts: Sequence[run_facts.RunFacts],
-  violators: int,
+  tally: device_tallies.Tally,
+  observed: guarantees.Guarantee | None,
   terms: guarantees.Terms,
   disjoint: bool,
 ) -> statements.Part | None:
-  """Returns the guarantee of what was declared or drawn, void where the logs contradict draws."""
+  """Returns the guarantee of what was declared or drawn, void where the logs contradict draws.
+
+  What devices that kept to a declared participation have lost is no more than its guarantee: else
+  its own sensitivity is wrong.
+  """
   run_claims: list[Any] = [run.claim for run in runs]
   declared = [claim.declared if len(runs) > 1 else claim.participation for claim in run_claims]
   if not all(declared):
@@ -141,7 +155,7 @@ def _planned(
     reason
     for run, fact, answers in zip(runs, facts, every)
     for reason in answers.contradictions(
-      fact.counted_units, run.stated and run.stated['participation'], violators
+      fact.counted_units, run.stated and run.stated['participation'], tally.violators
     )
   ]
   whole = every[0].together(every[1:])
@@ -149,9 +163,14 @@ def _planned(
     run_claims = [dataclasses.replace(claim, noise_multiplier=0.0) for claim in run_claims]
   if len(runs) > 1:
     reasons = reasons and ['not every run kept to its own, see the assumptions']
+  charged = [run.charged for run in runs]
+  guarantee = claims.compose(run_claims, every, terms, charged, disjoint)
+  if not (reasons or whole.is_drawn) and observed and tally.exact:
+    if observed.mu > guarantee.mu * (1.0 + _ROUNDING):
+      reasons = [statements.TOO_SMALL]
   return statements.Part(
     name=whole.part,
-    guarantee=claims.compose(run_claims, every, terms, [run.charged for run in runs], disjoint),
+    guarantee=guarantee,
     participation=whole,
     holds=not reasons,
     reason='; '.join(reasons) or None,
@@ -195,6 +214,7 @@ def _facts(
     unused_columns=run.log.unused_columns,
     times=run.log.times,
     claim_in_log=run.stated is not None,
+    recorded=run.recorded,
     schema_in_log=run.schema_in_log,
     charged=tuple(place + 1 for place in run.charged),
     from_counts=run.from_counts,

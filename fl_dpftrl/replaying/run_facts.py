@@ -57,6 +57,7 @@ class RunFacts:
     unused_columns: names of columns of the log that nothing read; none in a publishable statement.
     times: times of its rounds; None if they were not asked for, and in a publishable statement.
     claim_in_log: whether the log's metadata state the claim.
+    recorded: participation that log or folder state, whatever is claimed; None if none is.
     schema_in_log: whether they state the declared schema, as it was written before round 0.
     charged: numbers, from 1, of the runs that its loss budget counted as earlier runs.
     num_rounds_assumed: whether the number of rounds rests only on the last round.
@@ -74,6 +75,7 @@ class RunFacts:
   unused_columns: tuple[str, ...] = ()
   times: timestamps.RoundTimes | None = None
   claim_in_log: bool = False
+  recorded: Any = None
   schema_in_log: bool = False
   charged: tuple[int, ...] = ()
   num_rounds_assumed: bool = False

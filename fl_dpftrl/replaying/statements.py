@@ -26,6 +26,10 @@ ASSUMED_ROUNDS = (
   'A log does not say how many rounds consumed noise; its last round plus one'
   ' was taken. Burnt rounds after it would be missing'
 )
+TOO_SMALL = (
+  'all kept to it, and the loss that the log shows is larger than its guarantee: the sensitivity of'
+  ' the participation is wrong'
+)
 COLUMNS, MARKS = 'COLUMNS', 'MARKS'
 """Stands for the columns of a log in what is published: their names are those of another system."""
 
@@ -50,6 +54,12 @@ class Part:
   participation: Any = None
   holds: bool = True
   reason: str | None = None
+
+  @property
+  def broken(self) -> str:
+    """That what was declared or drawn does not hold, in words."""
+    text: str = TOO_SMALL if self.reason == TOO_SMALL else self.participation.broken
+    return text
 
   def to_json(self) -> json_files.Object:
     """Returns the figures, with the participation if there is one and whether it holds."""
@@ -96,7 +106,7 @@ class Statement:
   def __repr__(self) -> str:
     schema = f'n = {self.num_rounds}, b = {self.min_sep}, k = {self.max_participations}'
     at = f'δ = {roundings.exact(self.delta)}, {self.adjacency}, group of {self.group_size}'
-    runs = f'{len(self.runs)} run' + 's' * self.several
+    runs = f'{len(self.runs)} run' + 's' * self.several + ', of which one counts' * self.disjoint
     lines = [
       f'{runs}, {schema}, {at}',
       *([self.quoted] if self.rounds_may_follow and self.void_reason is None else []),
@@ -186,8 +196,8 @@ class Statement:
 
   @property
   def noise_multiplier(self) -> float:
-    """std(Z) / clip_norm of the first run."""
-    return self.runs[0].claim.noise_multiplier
+    """std(Z) / clip_norm, the largest of any run: joint sensitivities are in units of it."""
+    return max(run.claim.noise_multiplier for run in self.runs)
 
   @property
   def delta(self) -> float:
@@ -286,6 +296,8 @@ class Statement:
       return text
     if head.participation.num_rounds is None:
       return f'{text}, of {head.participation.extent}'
+    if self.disjoint:
+      return f'{text}, of the costliest of {len(self.runs)} runs; so far ε = {so_far}'
     rounds = f'{head.participation.extent}; so far ε = {so_far}, {self.num_rounds} rounds'
     return f'{text}, of {rounds}'
 
@@ -307,7 +319,8 @@ class Statement:
       ValueError: for a run of secret draws, whose log is as secret as they are.
     """
     for run in self.runs:
-      run.claim.answers.check_public()
+      for participation in filter(None, (run.recorded, run.claim.participation)):
+        participation.check_public()
     return Statement(
       runs=tuple(map(_publishable_run, self.runs)),
       parts=tuple(

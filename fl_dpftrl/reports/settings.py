@@ -13,6 +13,7 @@ class Setting:
     unit: what one device stands for, such as 'a device' or 'a source file'.
     strategy: name or file by which the strategy was given.
     zeroing_norm: L∞ norm above which an update is dropped.
+    max_epsilon: ε that is claimed at most.
     burnt_rounds: rounds whose row of noise was used up without a release.
   """
 
@@ -26,6 +27,7 @@ class Setting:
   clipped_count: int | None = None
   zeroed_count: int | None = None
   rejected_count: int | None = None
+  max_epsilon: float | None = None
   burnt_rounds: tuple[int, ...] | None = None
 
   def publishable(self) -> 'Setting':
@@ -34,4 +36,5 @@ class Setting:
     Names of runs and files can identify people and machines, and burnt rounds
     reveal what happened in single ones.
     """
-    return Setting(dataset=self.dataset, unit=self.unit, zeroing_norm=self.zeroing_norm)
+    names = ('dataset', 'unit', 'zeroing_norm', 'max_epsilon')
+    return Setting(**{name: getattr(self, name) for name in names})

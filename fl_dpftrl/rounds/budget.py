@@ -10,6 +10,7 @@ import numpy as np
 from fl_dpftrl import checks, claims
 from fl_dpftrl.accounting import adjacencies, gaussian, guarantees
 from fl_dpftrl.families import base
+from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participations import accountant
 from fl_dpftrl.text import roundings
@@ -32,7 +33,9 @@ class Budget:
     terms: guarantees.Terms,
     max_epsilon: float | None,
     earlier: Sequence[claims.Claim] = (),
+    recorded_rounds: int | None = None,
   ):
+    """Takes the rounds that the run allowed when it was begun, on this processor or another."""
     adjacencies.check(terms.adjacency, terms.group_size)
     if not claim.declared:
       raise ValueError('claim must have a schema, by which ε of its rounds is known')
@@ -46,7 +49,7 @@ class Budget:
     self._rounding = claims.rounding(every or [claim], [c.answers.num_rows for c in every] or [1])
     _check_prefixes(claim.strategy, self._schema.num_rows)
     self.epsilon = functools.lru_cache(None)(self._epsilon)
-    self.max_rounds = self._max_rounds()
+    self.max_rounds = self._max_rounds(recorded_rounds)
     if not self.max_rounds:
       is_endless = self._schema.num_rounds is None  # Its ε is one figure, before any round.
       extent = 'a run without an end' if is_endless else 'one round'
@@ -62,17 +65,33 @@ class Budget:
     guarantee = claims.compose([self._claim], [schema], self._terms)
     return dataclasses.replace(guarantee, rounding=self._rounding).epsilon()
 
-  def _max_rounds(self) -> int:
+  def _max_rounds(self, recorded_rounds: int | None) -> int:
     planned = self._schema.num_rows
+    if recorded_rounds is not None and self.max_epsilon is not None and recorded_rounds <= planned:
+      rounding = self.max_epsilon * json_files.ROUNDING
+      is_last = (
+        recorded_rounds == planned
+        or self.epsilon(recorded_rounds + 1) > self.max_epsilon - rounding
+      )
+      if is_last and self.epsilon(recorded_rounds) <= self.max_epsilon + rounding:
+        return recorded_rounds
     if self.max_epsilon is None or self.epsilon(planned) <= self.max_epsilon:
       return planned
     return bisect.bisect_right(range(planned), self.max_epsilon, lo=1, key=self.epsilon) - 1
 
 
-def limited(claim: claims.Claim, *, delta: float, max_epsilon: float | None) -> claims.Claim:
+def limited(
+  claim: claims.Claim,
+  *,
+  delta: float,
+  max_epsilon: float | None,
+  recorded_rounds: int | None = None,
+) -> claims.Claim:
   """Returns the claim of the rounds that a budget allows; the claim itself without a budget."""
   check(claim, max_epsilon, delta)
-  return claim if max_epsilon is None else Budget(claim, guarantees.Terms(delta), max_epsilon).claim
+  if max_epsilon is None:
+    return claim
+  return Budget(claim, guarantees.Terms(delta), max_epsilon, recorded_rounds=recorded_rounds).claim
 
 
 def _check_prefixes(strategy: base.Strategy, num_rounds: int) -> None:

@@ -14,12 +14,12 @@ import pyarrow as pa
 from fl_dpftrl import claims, sensitivities
 from fl_dpftrl.accounting import adjacencies, guarantees
 from fl_dpftrl.families import base
-from fl_dpftrl.files import durable, mark
+from fl_dpftrl.files import durable, mark, paths
 from fl_dpftrl.logs import id_columns, ledgers, unit_tables
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.participations import loss_budgets, per_units
 from fl_dpftrl.replaying import opened_runs
-from fl_dpftrl.rounds import admission, budget, earlier_runs
+from fl_dpftrl.rounds import admission, budget, continued_claims, earlier_runs
 from fl_dpftrl.text import messages, roundings
 
 _SHORT, _USUAL = 1000, 10.0  # rounds, and how much more one participation may cost beyond them
@@ -102,7 +102,8 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     if delta is not None:
       terms = guarantees.Terms(delta, adjacency, group_size)
       earlier_claims = [run.claim for run in runs]
-      self._budget = budget.Budget(claim, terms, max_epsilon, earlier_claims)
+      recorded_rounds = continued_claims.num_rounds(claim, paths.local(log).parent)
+      self._budget = budget.Budget(claim, terms, max_epsilon, earlier_claims, recorded_rounds)
       self.max_rounds = self._budget.max_rounds
       self.claim = self._budget.claim
     if is_declared and claim.answers.num_rounds is None:

@@ -21,6 +21,7 @@ from fl_dpftrl.rounds import (
   admission,
   audited,
   budget,
+  continued_claims,
   guards,
   noise_rows,
   private_round,
@@ -141,6 +142,8 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
       void_reason=self.void_reason,
     )
     budget.check(claim, max_epsilon, delta)
+    claim = continued_claims.continued(claim, self.folder)
+    self.strategy, self.noise_multiplier = claim.strategy, claim.noise_multiplier
     self._released = release.Release(claim, self.template.size)
     self._sum = sums.Sum(size, unit=self._released.unit, zeroing_norm=self.zeroing_norm)
     self._lock, self._is_closed = durable.ThreadLock(self.folder), False  # Of rounds that begin.
@@ -154,7 +157,7 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
       undo.callback(self._guard.log.release)
       place, begun = self.folder / NOISE_NAME, self._guard.log.mark
       self._rows = noise_rows.NoiseRows(
-        strategy, size, folder=place, noise_seed=noise_seed, moved=moved, begun=begun
+        self.strategy, size, folder=place, noise_seed=noise_seed, moved=moved, begun=begun
       )
       undo.callback(self._rows.close)
       self.claim.save(self.folder, self._guard.log.run, begun=self.next_round > 0)
@@ -321,6 +324,7 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
     setting = settings.Setting(
       run=self.folder.resolve().name,
       zeroing_norm=self.zeroing_norm,
+      max_epsilon=self.max_epsilon,
       command=publication.command_of_folder(self.folder, delta, self._guard.units is not None),
     )
     privacy.write_report(path, self.statement(delta), setting=setting)

@@ -1,20 +1,25 @@
-"""Status of a run while it goes on: facts without ids or values of clients."""
+"""Status of a run while it goes on: facts without ids or values of single clients."""
 
 import dataclasses
 import math
 import shutil
 from typing import Any
 
+from fl_dpftrl.participations import loss_budgets, per_units
 from fl_dpftrl.rounds import guards
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Status:
-  """Public figures of a run while it goes on: they depend on no client.
+  """Figures of a run while it goes on, public but for `devices_with_budget`.
 
   Attributes:
     num_rounds: rounds that were begun.
     max_rounds: rounds that there can be.
+    rounds_left: those that were not begun; None for a run without an end.
+    devices_with_budget: share of the devices seen, or of the units, that may have loss budget for
+      another round, rounded down to a multiple of 0.05; None without a loss budget. Confidential:
+      it depends on who took part.
     epsilon: ε of the rounds that were begun by the declared participation, or with every device in
       all of them where none is declared; of all declared rounds where participation is drawn, and
       of the whole of a loss budget. ∞ where none is proven; None without δ, or without a guarantee.
@@ -26,6 +31,8 @@ class Status:
 
   num_rounds: int
   max_rounds: int
+  rounds_left: int | None
+  devices_with_budget: float | None
   epsilon: float | None
   epsilon_left: float | None
   delta: float | None
@@ -48,9 +55,16 @@ def current(guard: guards.Guard, run: Any) -> Status:
       answers = claim.answers
       participation = answers if claim.is_drawn else answers.within(num_rounds)
       epsilon = claim.guarantee(participation, delta).epsilon()
+  gate, share = guard.gate, None
+  if isinstance(gate, (loss_budgets.LossGate, per_units.UnitGate)):
+    share = gate.share_with_budget()
+  is_planned = claim.participation is not None or claim.strategy.max_rounds is not None
+  has_end = is_planned and claim.answers.num_rounds is not None
   return Status(
     num_rounds=guard.num_rounds,
     max_rounds=run.max_rounds,
+    rounds_left=max(0, run.max_rounds - guard.num_rounds) if has_end else None,
+    devices_with_budget=None if share is None else math.floor(20 * share) / 20,
     epsilon=epsilon,
     epsilon_left=None if epsilon is None or max_epsilon is None else max_epsilon - epsilon,
     delta=delta,

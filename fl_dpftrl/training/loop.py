@@ -19,7 +19,7 @@ from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.observers import observer
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.reports import settings
-from fl_dpftrl.rounds import admission, budget, guards, status
+from fl_dpftrl.rounds import admission, budget, continued_claims, guards, status
 from fl_dpftrl.training import checkpoints, processes
 
 CHECKPOINTS_NAME = 'checkpoints'
@@ -71,7 +71,10 @@ class TrainingRun:
   trained: Any = None
 
   def __post_init__(self):
-    self.claim = budget.limited(self.claim, delta=self.delta, max_epsilon=self.max_epsilon)
+    recorded_rounds = continued_claims.num_rounds(self.claim, self.folder)
+    self.claim = budget.limited(
+      self.claim, delta=self.delta, max_epsilon=self.max_epsilon, recorded_rounds=recorded_rounds
+    )
     if (allowed := self.claim.answers.num_rows) < self.max_rounds:
       is_endless = self.claim.answers.num_rounds is None
       why = 'last_row' if is_endless else f'max_epsilon={self.max_epsilon:g}'

@@ -109,8 +109,8 @@ class RoundProcess:
     """Returns the first state."""
     state = self._process.initialize()
     noise = getattr(getattr(state, 'aggregator', None), 'noise', None)
-    own = np.asarray(getattr(noise, 'parameters', None)).tolist()
-    if own != self._aggregator.parameters(self._trainable):
+    parameters = np.asarray(getattr(noise, 'parameters', None)).tolist()
+    if parameters != self._aggregator.parameters(self._trainable):
       raise ValueError(
         'process must be built with the aggregator as its model_aggregator: its noise has'
         ' another strategy, seed, noise_multiplier or clip_norm'

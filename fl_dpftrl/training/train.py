@@ -172,7 +172,10 @@ def train(
       client_data=_made_later(client_data, clients),
       claim=claim,
       setting=dataclasses.replace(
-        setting, population=population.population, zeroing_norm=aggregator.zeroing_norm
+        setting,
+        population=population.population,
+        zeroing_norm=aggregator.zeroing_norm,
+        max_epsilon=max_epsilon,
       ),
       delta=delta,
       max_epsilon=max_epsilon,

@@ -45,7 +45,7 @@ def test_entries_are_by_whom_the_changelog_names(tmp_path):
   }
 
 
-def test_a_unit_depends_on_its_own_texts_and_held_out_ones_have_no_trained_text():
+def test_a_unit_depends_on_its_own_texts_only():
   shared = 'a sentence that everybody wrote'
   texts = {
     f'person {i}': [shared, shared, f'what only person {i} wrote', 'short'] for i in range(99)
@@ -53,10 +53,13 @@ def test_a_unit_depends_on_its_own_texts_and_held_out_ones_have_no_trained_text(
   train, held_out = data.divided(texts)
   assert len(train) + len(held_out) == 99 and 2 <= len(held_out) <= 25
   assert all(text.count(shared) == 1 and 'short' not in text for text in train.values())
-  assert all(text == f'what only {name} wrote' for name, text in held_out.items())
+  assert all(text.count(shared) == 1 for text in held_out.values())
   name = next(iter(train))
   alone, _ = data.divided({name: texts[name]})
   assert alone[name] == train[name]
+  # Without any text of its own a unit stays where it is.
+  fewer, _ = data.divided({**texts, name: ['short']})
+  assert list(fewer) == list(train) and fewer == {**train, name: ''}
 
 
 def test_rows_have_one_row_for_a_person_however_many_texts():
@@ -65,11 +68,30 @@ def test_rows_have_one_row_for_a_person_however_many_texts():
     'talker': '\n'.join(['many words of one person'] * 100),
     'b': 'y' * 30,
   }
-  names, tokens = data.rows(train, small.Letters(), 40, 9)
+  names, tokens = data.rows(train, small.Letters(), 40, 9, fewest=25)
   assert names == ['talker', 'b'] and tokens.shape == (2, 41)
   assert (tokens[0] >= 0).all()
   np.testing.assert_array_equal(tokens[1, 30:], data.PADDING)
-  assert data.rows(train, small.Letters(), 40, 1)[0] == ['talker']
+  assert data.rows(train, small.Letters(), 40, 1, fewest=25)[0] == ['talker']
+
+
+def test_a_text_changes_no_row_or_round_of_another_person():
+  train = {f'person {i}': 'words ' * (i % 7 + 1) for i in range(60)}
+  names, tokens = data.rows(train, small.Letters(), 40, 50)
+  assert names == list(train)[:50]
+  for text in ('', 'x', 'words ' * 99):
+    others, changed = data.rows({**train, 'person 9': text}, small.Letters(), 40, 50)
+    assert others == names and data.in_order(others, 3) == data.in_order(names, 3)
+    np.testing.assert_array_equal(np.delete(changed, 9, 0), np.delete(tokens, 9, 0))
+
+
+def test_an_order_is_drawn_by_name_and_seed():
+  names = [f'person {i}' for i in range(40)]
+  order = data.in_order(names, 1)
+  assert sorted(order) == list(range(40)) and order != data.in_order(names, 2)
+  kept = [i for i in order if i != 7]
+  without = data.in_order(names[:7] + names[8:], 1)
+  assert kept == [i + (i >= 7) for i in without]
 
 
 def test_device_ids_tell_nothing_without_the_key():

@@ -110,3 +110,12 @@ def test_continuations_are_the_same_each_time_and_follow_the_model():
   zeros = np.zeros_like(B)
   assert draw(zeros) == draw(zeros) != draw(40 * B)
   assert len({text[:3] for text in draw(zeros)}) == 1 and len(set(draw(zeros))) == 3
+
+
+def test_a_digest_is_of_the_weights():
+  frozen = small.network()
+  assert frozen.digest == small.network().digest
+  lower = {**frozen.lower, 'attn_v': frozen.lower['attn_v'].at[0, 1, 2].add(1e-3)}
+  assert dataclasses.replace(frozen, lower=lower).digest != frozen.digest
+  config = frozen.config._replace(rope_base=101.0)
+  assert dataclasses.replace(frozen, config=config).digest != frozen.digest

@@ -18,6 +18,7 @@ from fl_dpftrl.observers import apart, trackers
 from fl_dpftrl.participations import sampling
 
 SCHEMA = dpftrl.MinSep(num_rounds=6, min_sep=2)
+ROOT = pathlib.Path(__file__).parents[2]
 STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
 IDS = ['secret-ann', 'secret-bob']
 ROOT = pathlib.Path(__file__).parents[2]
@@ -456,3 +457,43 @@ def test_an_error_after_a_round_of_the_trainer_ends_it_and_the_round_is_seen_aga
   with pytest.raises(loop.RoundFailedError, match='broken'):
     small_runs.run(tmp_path / 'b', Broken(), observers=[Failing()], say=said.append)
   assert said == ['an observer failed after round 0: still none (OSError)']
+
+
+def alerts(prom):
+  """Names of the alerts of docs/production.md that fire, of those that compare with a number."""
+  rules = re.findall(
+    r"alert: (\w+), expr: '(\w+) < ([\d.e]+)'", (ROOT / 'docs' / 'production.md').read_text()
+  )
+  assert len(rules) == 3
+  values = dict(re.findall(r'^(\w+)\{.*\} (\S+)$', prom.read_text(), re.M))
+  return {name for name, figure, most in rules if float(values.get(figure, 'inf')) < float(most)}
+
+
+def test_alerts_fire_before_the_rounds_of_a_run_are_over(tmp_path):
+  prom = tmp_path / 'run.prom'
+  schema = dpftrl.MinSep(40)
+  watching = dpftrl.observers.OpenMetrics(prom)
+  with aggregator(tmp_path / 'run', watching, participation=schema, max_epsilon=1e3) as run:
+    fired = []
+    while run.next_round < run.max_rounds:
+      release(run)
+      fired.append('RoundsNearlyOver' in alerts(prom))
+    assert run.status().rounds_left == 0
+  assert fired == [False] * (len(fired) - 20) + [True] * 20 and len(fired) > 20
+
+
+def test_an_alert_fires_before_all_devices_have_spent_their_loss_budget(tmp_path):
+  prom, budget = tmp_path / 'run.prom', dpftrl.LossBudget(max_participations=2, min_sep=1)
+  watching = dpftrl.observers.OpenMetrics(prom)
+  shares = []
+  with aggregator(
+    tmp_path / 'run', watching, strategy=dpftrl.Identity(), participation=budget, max_epsilon=None
+  ) as run:
+    for cohort in (['a', 'b'], ['c', 'd'], ['a', 'b'], ['c', 'e'], ['d', 'e']):
+      assert 'DevicesNearlySpent' not in alerts(prom)
+      release(run, cohort)
+      status = run.status()
+      assert status.rounds_left is None and 'rounds_left' not in status.to_json()
+      shares.append(status.devices_with_budget)
+  assert shares == [1.0, 1.0, 0.5, 0.4, 0.0]
+  assert 'DevicesNearlySpent' in alerts(prom)

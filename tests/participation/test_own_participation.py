@@ -11,6 +11,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl import sensitivities
 from fl_dpftrl.participation import registry
 from fl_dpftrl.replaying import evidence
+from fl_dpftrl.reports import privacy
 from fl_dpftrl.rounds import admission
 from tests import every_family
 
@@ -132,6 +133,62 @@ def test_a_bound_of_its_own_needs_patterns_of_its_own():
 
       def sensitivity(self, strategy):
         return sensitivities.Sensitivity(1.0, 'exact')
+
+
+@dpftrl.register
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Short(dpftrl.MinSep):
+  """Allows rounds from `first` on, with the sensitivity of one participation."""
+
+  kind = 'short'
+  first: int = 0
+
+  def allows(self, rounds):
+    return super().allows(rounds) and (len(rounds) == 1 or min(rounds) >= self.first)
+
+  def sensitivity(self, strategy):
+    return strategy.sensitivity(dpftrl.MinSep(self.num_rounds, max_participations=1))
+
+
+@pytest.mark.parametrize(
+  'values', [dict(), dict(num_rounds=5), dict(min_sep=8, max_participations=3), dict(first=4)]
+)
+def test_a_sensitivity_below_that_of_an_allowed_pattern_is_refused(values):
+  """The least separation of 8 leaves one of 7 rounds: a device that comes to all shows more."""
+  participation = Short(**{'num_rounds': 30, **values})
+  with pytest.raises(ValueError, match="'short' has a sensitivity of .*, and a device that it all"):
+    dpftrl.Claim(strategy=BLT, noise_multiplier=3.0, participation=participation)
+  with pytest.raises(ValueError, match='correct its sensitivity'):
+    dpftrl.account(BLT, participation, noise_multiplier=3.0, delta=1e-6)
+  with pytest.raises(ValueError, match='correct its sensitivity'):
+    dpftrl.PerUnit(participation).for_claim(BLT)
+
+
+def test_a_declared_figure_below_the_observed_one_does_not_hold(tmp_path):
+  """Nobody is in round 0 and again from round 9 on, so no short run shows the sensitivity."""
+  claim = dpftrl.Claim(
+    strategy=BLT, noise_multiplier=3.0, participation=Short(num_rounds=30, first=9)
+  )
+  path = tmp_path / 'participation.parquet'
+  with dpftrl.LogWriter(path, claim) as log:
+    for t in range(20):
+      log.append(t, ['x'] if t > 8 else [], 86400)
+  claim.save(tmp_path)
+  statement = dpftrl.replay(tmp_path, delta=1e-6)
+  assert statement.declared.guarantee.epsilon() < statement.observed.epsilon()
+  assert statement.violations is None and not statement.declared.holds
+  assert statement.headline.name == 'worst_case'
+  assert statement.worst_case.epsilon() >= statement.observed.epsilon()
+  assert 'the sensitivity of the participation is wrong' in statement.declared.reason
+  page = privacy.report(statement, privacy.Setting())
+  assert 'The log contradicts what was declared: all kept to it' in page
+  assert 'The log contradicts what was declared.' in privacy.report(
+    statement.publishable(), privacy.Setting()
+  )
+  evidence.write_evidence(tmp_path / 'evidence', dpftrl.open_run(tmp_path), delta=1e-6)
+  verification = evidence.verify(tmp_path / 'evidence')
+  assert verification.failed == ('guarantee',)
+  assert 'sensitivity of the participation is wrong' in verification.checks[-1].found[0]
 
 
 def test_a_gate_keeps_the_least_separation_that_a_bound_rests_on():

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.commands import main
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participations import sampling
 from fl_dpftrl.replaying import opened_runs, replays
@@ -158,3 +159,32 @@ def test_runs_that_share_bins_do_not_compose():
   run = opened_runs.Run.of(drawn.log_of(cohorts()), BLT, noise_multiplier=4.0, participation=SCHEME)
   with pytest.raises(ValueError, match='sampling is for one run'):
     replays.replay([run, run], delta=1e-6)
+
+
+@pytest.mark.parametrize('given', ['units', 'declared'])
+def test_a_log_of_secret_bins_has_no_public_report_whatever_is_claimed(given, tmp_path):
+  """A table of units, or declared limits, take the place of the draws in what is claimed."""
+  bins = dpftrl.SecretBins(12, 3)
+  claim = dpftrl.Claim(strategy=dpftrl.Identity(), noise_multiplier=4.0, participation=bins)
+  path = tmp_path / 'participation.parquet'
+  with dpftrl.LogWriter(path, claim) as log:
+    for t in range(12):
+      log.append(t, ['abc'[t % 3]], 86400)
+  claim.save(tmp_path)
+  table = tmp_path / 'units.csv'
+  table.write_text('device_id,unit_id,from_round\na,x,0\nb,x,0\nc,y,0\n')
+  if given == 'units':
+    statement = dpftrl.replay(dpftrl.open_run(tmp_path, units=table), delta=1e-6)
+  else:
+    run = dpftrl.open_run(path, tmp_path / 'strategy.json', declared_num_rounds=12)
+    statement = dpftrl.replay(run, delta=1e-6)
+  with pytest.raises(ValueError, match='has no public report: least separation and most'):
+    statement.publishable()
+  flags = [str(tmp_path), f'--units={table}']
+  if given != 'units':
+    flags = [f'--log={path}', f'--strategy={tmp_path}/strategy.json', '--declared_num_rounds=12']
+  command = ['replay', *flags, '--delta=1e-6', f'--public_report={tmp_path}/page.html']
+  with pytest.raises(SystemExit) as ended:
+    main.main(command)
+  assert ended.value.code == 2
+  assert not (tmp_path / 'page.html').exists()

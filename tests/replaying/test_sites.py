@@ -71,6 +71,11 @@ def test_disjoint_sites_have_the_loss_of_the_costliest_one(sites):
   assert together.observed.epsilon() <= together.worst_case.epsilon()
   page = privacy.report(together, settings.Setting())
   assert 'those of the costliest of these runs' in page and 'ρ adds up' not in page
+  words = ' '.join(page.split())
+  assert 'all declared rounds of the costliest run, as every device is in one of them only' in words
+  for part in together.parts:  # The page says that all are in units of the largest noise.
+    assert part.guarantee.noise_multiplier == 6.0
+  assert 'runs together,' not in words and '3 runs, of which every device is in one only.' in words
   assert together.disjoint and together.to_json()['disjoint']
   assert 'every device is in one of the runs only' in ' '.join(together.assumptions)
 
@@ -87,7 +92,7 @@ def test_a_patient_of_two_sites_refutes_that_they_are_disjoint(sites, tmp_path):
   other = site(tmp_path / 'other', [0, 40, 41, 42], 4.0, 7)
   for order in ([sites[0], other], [other, *sites]):
     with pytest.raises(
-      refusals.LogError, match='disjoint: device 0 is in the logs of several runs'
+      refusals.LogError, match='disjoint: at least one device is in the logs of several runs'
     ):
       dpftrl.replay(order, delta=DELTA, disjoint=True)
 

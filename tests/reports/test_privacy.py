@@ -173,7 +173,7 @@ def test_stands_alone(plain):
 
 
 @pytest.mark.parametrize('words', [
-  'central differential privacy',
+  'is taken as trusted to do so',
   'Unit of privacy',
   'Adjacency',
   'Assumptions',
@@ -213,12 +213,57 @@ def test_a_void_run_says_so_before_any_figure():
 def test_a_violated_declaration_is_loud():
   stated = statement(min_sep=5)
   page = report(stated)
-  assert 'The declared participation was violated' in page.text
+  assert 'The declared participation does not hold' in page.text
   assert 'A min-sep of 5 and at most' in page.text
   assert page.source.count('card bad void') == 1
   words = public(stated).text
-  assert 'The declared participation was violated' in words
+  assert 'The declared participation does not hold' in words
   assert 'The worst-case guarantee rests on the log and stands.' in words
+  for shown in (page.text, words):
+    assert 'or the end of the run, no figure may be quoted.' in shown
+  assert any('no figure holds if what was released decided' in s for s in stated.assumptions)
+  assert 'What was observed' in page.text and 'What was observed' not in words
+
+
+def test_a_page_says_whether_a_claim_is_met():
+  epsilon = statement().planned.guarantee.epsilon()
+  for most, verdict in ((epsilon * 1.1, 'met'), (epsilon, 'met'), (epsilon * 0.9, 'not met')):
+    for page in (report(max_epsilon=most), public(max_epsilon=most)):
+      assert f'so the claim is {verdict}.' in page.text
+  assert (
+    'it is void, so the claim is not met.' in report(statement(min_sep=5), max_epsilon=9.0).text
+  )
+  assert 'was claimed' not in report().text
+
+
+def test_a_log_of_another_system_says_nothing_of_this_package(tmp_path):
+  path = tmp_path / 'other.csv'
+  path.write_text('step,phone\n1,a\n4,b\n6,a\n11,b\n')
+  run = opened_runs.open_run(
+    *(path, 'tree_online'),
+    noise_multiplier=3.0,
+    columns='round=step,device_id=phone',
+    first_round=1,
+  )
+  for page in (report(replays.replay(run, delta=1e-6)), public(replays.replay(run, delta=1e-6))):
+    words = page.section('Items of NIST SP 800-226')
+    for item in ('Bound on a contribution', 'Correctness checks', 'Trust model', 'Who sees what'):
+      assert re.search(f'{item} +this page Not known: ask the operator.', words), item
+    for said in ('cryptographic', 'Central', 'central', 'only their owner', 'None in this run'):
+      assert said not in page.text, said
+    assert 'by which generator noise was drawn, is not known' in words
+
+
+def test_a_page_numbers_rounds_as_the_log_does(tmp_path):
+  path = tmp_path / 'other.csv'
+  path.write_text('round,device_id\n1,a\n4,b\n6,a\n11,b\n')
+  run = opened_runs.open_run(
+    path, 'tree_online', noise_multiplier=3.0, first_round=1, declared_num_rounds=20,
+    declared_min_sep=6
+  )  # fmt: skip
+  words = report(replays.replay(run, delta=1e-6)).text
+  assert "device 'a' in rounds 1 and 6" in words
+  assert 'in 1 rounds, the first of them 6.' in words
 
 
 def test_hostile_names_stay_text():
