@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from fl_dpftrl.files import durable, mark
-from fl_dpftrl.logs import claim_json, id_columns, ledger_format, log_tables, refusals
+from fl_dpftrl.logs import claim_json, id_columns, id_spellings, ledger_format, log_tables, refusals
 
 _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
 
@@ -79,6 +79,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     self._database: sqlite3.Connection | None = None
     self.num_rounds, self._chain, self._kinds = 0, ledger_format.START, set[str]()
     self.units: tuple[tuple[int, str], ...] = ()
+    self._spellings, self._num_spelt = id_spellings.RecordedSpellings(), 0
     try:
       self._open()
     except BaseException:
@@ -98,6 +99,17 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     """Random identity of the run, in hexadecimal."""
     return self._run.hex()
 
+  @property
+  @durable.one_at_a_time
+  def spellings(self) -> id_spellings.RecordedSpellings:
+    """How the ids of the rounds so far are spelt."""
+    if self._kinds == {ledger_format.NUMBERS}:
+      self._num_spelt = self.num_rounds
+    for t in range(self._num_spelt, self.num_rounds):
+      self._spellings.add(self.column(t))
+      self._num_spelt = t + 1
+    return self._spellings
+
   def append(self, round_index: int, device_ids: id_columns.Ids, timestamp: int) -> None:
     """Begins a round: its cohort is durably on disk when this returns.
 
@@ -107,7 +119,8 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       timestamp: UTC second of the round.
 
     Raises:
-      ValueError: for another round, another type of id, or a device twice.
+      ValueError: for another round, another type of id, a device twice, or an id that is another
+        spelling of one in the log.
       OSError: if it cannot be written; num_rounds says whether it was begun.
     """
     self.reserve(round_index, [device_ids], timestamp)
@@ -147,6 +160,9 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       kind = ledger_format.cited(kind, units)
       chain = ledger_format.next_head(chain, t, kind, text)
       rows.append((t, first, timestamp, len(ordered), kind, text, chain))
+    texts = [column for column in columns if len(column) and ledger_format.TEXT in kinds]
+    if texts and self.spellings.collisions(pa.concat_arrays(texts)).any():
+      raise ValueError(f'device_ids: one {id_spellings.COLLIDES}; write each in one spelling')
     self._mark_rounds()  # If that failed for the rounds before.
     if self.path.exists():  # What it was before.
       self.path.unlink()

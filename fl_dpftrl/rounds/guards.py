@@ -230,7 +230,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
         ' was drawn takes part, as the guarantee is void if others take their place; leave it out'
       )
     if self.gate:
-      return admission.admit(self.gate, device_ids, at_most=at_most)
+      return admission.admit(self.gate, device_ids, at_most=at_most, spellings=self.log.spellings)
     return admission.Admission(t, id_columns.column(device_ids))
 
   @durable.one_at_a_time
