@@ -26,6 +26,9 @@ import pyarrow as pa
 from fl_dpftrl.files import durable, mark
 from fl_dpftrl.logs import claim_json, id_columns, id_spellings, ledger_format, log_tables, refusals
 
+SEALED = 'a later run counted its losses, so that no round may follow'
+"""Why no round may follow in a sealed log."""
+
 _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
 
 
@@ -57,6 +60,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     num_rounds: rounds begun so far.
     units: citations of the table of units, each with the first round that has it.
     mark: the mark beside the ledger.
+    is_sealed: whether no round may follow; see `seal`.
   """
 
   def __init__(self, path: str | os.PathLike[str], claim: RunClaim | None = None):
@@ -145,6 +149,8 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     if operator.index(first) != self.num_rounds:
       raise ValueError(f'the next round of the log is {self.num_rounds}, got {first}')
     self._opened()
+    if self.is_sealed:
+      raise ValueError(f'{self.path} is sealed: {SEALED}')
     log_tables.file_metadata(first + len(columns), None)  # Refuses a round too many.
     if type(timestamp) is not int or abs(timestamp) > log_tables.MOST_SECONDS:
       log_tables.utc_seconds('timestamp', [timestamp])
@@ -257,7 +263,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       weakref.finalize(self, _close, os.getpid(), self._database)
       state = ledger_format.read(self._file, self._database, self.mark.record)
     self.num_rounds, self._chain, self._kinds = state.num_rounds, state.head, set(state.kinds)
-    self._run, self.units = state.run, state.units
+    self._run, self.units, self.is_sealed = state.run, state.units, state.is_sealed
     if state.claim != self._claim:
       if self.num_rounds:
         raise claim_json.another_run(self._file, state.claim, self._claim)
@@ -323,6 +329,30 @@ def _close(process: int, database: sqlite3.Connection) -> None:
     with contextlib.suppress(sqlite3.Error):  # Also if it is closed; the next open finds all.
       database.rollback()
       database.close()
+
+
+def seal(log: str | os.PathLike[str], head: str) -> None:
+  """Lets no further round be recorded in a log, durably; one without a ledger has none anyway.
+
+  Args:
+    head: chained digest of its rounds, in hexadecimal.
+
+  Raises:
+    ValueError: if a process has it open, and for a log that has other rounds.
+    OSError: if it cannot be written.
+  """
+  file, marked = ledger_format.path_of(log), ledger_format.mark_of(log)
+  if not file.exists():
+    return
+  with durable.exclusive(marked), ledger_format.in_one_line(file):
+    with contextlib.closing(ledger_format.connected(file)) as database:
+      state = ledger_format.read(file, database, mark.read(marked))
+      if state.head.hex() != head:
+        raise refusals.LogError(f'{file}: had further rounds meanwhile; open it again')
+      if not state.is_sealed:
+        database.execute('BEGIN IMMEDIATE')
+        ledger_format.write_claim(database, state.claim, state.run, is_sealed=True)
+        database.execute('COMMIT')
 
 
 def writer_of(path: str | os.PathLike[str]) -> LogWriter | None:
