@@ -127,11 +127,11 @@ class RecordedSpellings:
     keys = _keys(ids.take(pa.array(whole)))
     _, firsts, inverse = np.unique(keys | _SPELLING, return_index=True, return_inverse=True)
     recorded = self._recorded(keys)
-    taken = np.where(recorded > 0, recorded, keys[firsts][inverse])
+    spelling = np.where(recorded > 0, recorded, keys[firsts][inverse])
     if self._has[_IS_FLOAT] or (self._has[_IS_EITHER] and not has_other):
       wrong[whole] = True
     elif whole.size or self._has[_IS_WHOLE]:
-      wrong[whole] = taken != keys
+      wrong[whole] = spelling != keys
       wrong |= (kinds == _IS_FLOAT) | ((kinds == _IS_EITHER) & (not has_other))
     return wrong
 
@@ -223,9 +223,9 @@ def _keys(whole: pa.Array) -> np.ndarray:
   """Returns the key of each whole number in its spelling."""
   plain = _plain(whole)
   sizes = (pc.binary_length(ids).to_numpy(zero_copy_only=False) for ids in (whole, plain))
-  before = np.subtract(*sizes).astype(np.uint64)  # Less than limits.FIELD_BYTES, which is 2¹⁰.
+  prefixes = np.subtract(*sizes).astype(np.uint64)  # Less than limits.FIELD_BYTES, which is 2¹⁰.
   has_plus = pc.starts_with(whole, '+').to_numpy(zero_copy_only=False)
-  return (_hashes(plain).view(np.uint64) & ~_SPELLING) | (2 * before + has_plus).astype(np.uint64)
+  return (_hashes(plain).view(np.uint64) & ~_SPELLING) | (2 * prefixes + has_plus).astype(np.uint64)
 
 
 def _matches(ids: pa.Array, pattern: str) -> np.ndarray:
