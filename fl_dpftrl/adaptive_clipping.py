@@ -24,6 +24,7 @@ RANGE = 1e6
 # noise multipliers, which makes the noise in the model 2.1 % larger at most.
 _SHARE, _LEAST_RATIO = 0.05, 5.0
 _LARGEST = 1e12
+_MOST_LOG = 100.0  # More than the range of clip norms, and less than where float64 ends.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +104,8 @@ class AdaptiveClipping:
     """Returns the clip norm after a round, a float32, from its noised count of clipped updates."""
     if self.rounds is not None and round_index >= self.rounds:
       return clip_norm
-    factor = math.exp(self.log_factor(clipped_count / report_goal))
+    log_factor = self.log_factor(clipped_count / report_goal)
+    factor = math.exp(min(log_factor, _MOST_LOG))
     low, high = self.limits
     return float(np.float32(min(max(clip_norm * factor, low), high)))
 

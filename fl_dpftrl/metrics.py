@@ -1,7 +1,12 @@
-"""Measurements of a run: one row a round, as a CSV file and as arrays."""
+"""Measurements of a run: one row a round, as a CSV file and as arrays.
+
+A row of a run ends with a digest of its identity and the row, by which a changed row, and one of
+another run, are refused.
+"""
 
 import csv
 import dataclasses
+import hashlib
 import io
 import math
 import numbers
@@ -16,7 +21,7 @@ from fl_dpftrl import tables
 from fl_dpftrl.files import durable
 
 NAME = 'metrics.csv'
-_ROUND = 'round'
+_ROUND, _DIGEST = 'round', 'sha256'
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -62,6 +67,7 @@ class MetricsTable:
   def __init__(self, path: str | os.PathLike[str]):
     self.path = pathlib.Path(path)
     self._rows: dict[int, dict[str, str]] = {}
+    self._run: str | None = None
     if self.path.exists():
       self._read()
 
@@ -75,15 +81,23 @@ class MetricsTable:
     for r in self.rounds:
       for name, text in self._rows[r].items():
         value = _number(text)
-        if name != _ROUND and value is not None:
+        if name not in (_ROUND, _DIGEST) and value is not None:
           measured.setdefault(name, {})[r] = value
     return History(np.array(self.rounds, dtype=np.int64), measured)
 
+  def bind(self, run: str) -> None:
+    """Gives rows the digest of a run from now on; ValueError for one that is not of it."""
+    self._run = run
+    for r, row in self._rows.items():
+      if row.get(_DIGEST) != self._digest(row):
+        raise ValueError(
+          f'{self.path}: round {r} was changed, or is of another run; put the file back, or move it'
+          ' away to go on without its measurements'
+        )
+
   def put(self, round_index: int, values: dict[str, float | int | str]) -> None:
-    self._rows[round_index] = {
-      _ROUND: str(round_index),
-      **{name: str(value) for name, value in values.items()},
-    }
+    row = {_ROUND: str(round_index), **{name: str(value) for name, value in values.items()}}
+    self._rows[round_index] = row | ({_DIGEST: self._digest(row)} if self._run else {})
     self._write()
 
   def keep_only(self, rounds: set[int]) -> None:
@@ -107,9 +121,14 @@ class MetricsTable:
         ' number; move the file away to go on'
       ) from None
 
+  def _digest(self, row: Mapping[str, str]) -> str:
+    cells = sorted((name, text) for name, text in row.items() if text and name != _DIGEST)
+    return hashlib.sha256(repr((self._run, cells)).encode()).hexdigest()
+
   def _write(self) -> None:
     # Dictionaries keep the order in which columns first appeared.
     columns = list(dict.fromkeys(name for r in self.rounds for name in self._rows[r]))
+    columns.sort(key=_DIGEST.__eq__)  # It is the last.
     content = tables.as_csv(columns or [_ROUND], (self._rows[r] for r in self.rounds))
     durable.write_durably(self.path, content, private=True)
 

@@ -80,3 +80,10 @@ def test_the_log_holds_the_rule_and_replay_says_what_epsilon_covers(log):
   )
   assert stated.worst_case.epsilon() > without.worst_case.epsilon()
   assert 'is of a run with the noise_multiplier 8.0, not' in without.void_reason
+
+
+@pytest.mark.parametrize('share', [1e4, -1e4, 1e300, -1e300])
+def test_noise_of_any_size_leaves_the_clip_norm_within_its_limits(share):
+  rule = adaptive_clipping.AdaptiveClipping(0.5)
+  low, high = rule.limits
+  assert rule.following(0.5, 0, 10.0 * share, 10) == (high if share > 0 else low)

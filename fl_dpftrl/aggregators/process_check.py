@@ -207,6 +207,11 @@ def _release(
   result = reference.next.result[reference.num_state]
   if not expressions.match(result, expressions.Tensor(node, result.number), same):
     return None
+  # Metrics of other names may be computed alike.
+  graphs: list[Any] = [node.graph, result.node.graph]
+  called, expected = (list(expressions.paths(graph.type.result)) for graph in graphs)
+  if called != expected:
+    return None
   (end,) = [path for path in reference.paths[: reference.num_state] if path[-1:] == _OF_NOISE]
   updates, noise, public = (list[expressions.Tensor]() for _ in range(3))
   secret_outputs, secrets, begins, is_advanced = set[int](), set[int](), dict[Any, Any](), True

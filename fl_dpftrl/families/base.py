@@ -107,6 +107,13 @@ class Strategy(abc.ABC):
     fields = dataclasses.fields(cast(Any, self))
     return {field.name: getattr(self, field.name) for field in fields}
 
+  def __setstate__(self, state: dict[str, Any]) -> None:
+    """Restores a copy or pickle, whose arrays can be written until this makes them read-only."""
+    for value in state.values():
+      if isinstance(value, np.ndarray):
+        value.setflags(write=False)
+    self.__dict__.update(state)
+
   def __repr__(self) -> str:
     parts = ', '.join(f'{name}={_shown(part)}' for name, part in self.parameters().items())
     return messages.one_line(f'{type(self).__name__}({parts})', 120)

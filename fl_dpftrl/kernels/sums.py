@@ -8,6 +8,7 @@ from fl_dpftrl.kernels import compiled
 
 KEPT, CLIPPED, ZEROED, REJECTED = range(4)
 _LANES, _COLUMNS = 64, 2048
+_MOST_BITS = np.int64(25)  # A block of squares of so many bits fits in 64.
 _LEAST_NORMAL, _LEAST = 2.0**-126, np.float32(2.0**-149)  # of float32
 
 
@@ -61,11 +62,12 @@ def bound(squares, largest, scale, longest, clip_norm, zeroing_norm, scales, out
 
 
 @compiled.loop
-def add(rows, start, stop, first, scales, total):
-  """Adds some columns of scaled rows to int64 sums, of which `first` is the first.
+def add(rows, start, stop, first, scales, total, squares):
+  """Adds some columns of scaled rows to int64 sums, and writes each row's sum of added squares.
 
-  Each product is rounded to its type and then towards zero. Sums stay in the first cache for all
-  rows.
+  `first` is the first of the sums. Each product is rounded to its type and then towards zero. Sums
+  stay in the first cache for all rows. The squares are exact up to 2⁵³, and infinite where a whole
+  number has more bits than any update.
   """
   for column in range(start, stop, _COLUMNS):
     width = min(_COLUMNS, stop - column)
@@ -76,5 +78,10 @@ def add(rows, start, stop, first, scales, total):
       if scales[row] < _LEAST_NORMAL and factor > scales[row]:
         factor -= part.dtype.type(_LEAST)  # Rounded down where float32 has fewer bits.
       if factor > 0.0:
+        square = bits = np.int64(0)
         for i in range(width):
-          sums[i] += np.int64(np.int32(part[i] * factor))
+          whole = np.int64(np.int32(part[i] * factor))
+          sums[i] += whole
+          square += whole * whole
+          bits |= whole ^ (whole >> np.int64(63))
+        squares[row] += np.inf if bits >> _MOST_BITS else np.float64(square)

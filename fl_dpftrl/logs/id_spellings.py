@@ -1,8 +1,8 @@
 """Device ids of a log that read as other spellings of one: numbers in two notations, case, zeros.
 
 Two spellings make two devices of one, and its privacy loss is understated. Numbers that are certain
-to be such spellings are refused; ids that differ in case or leading zeros may be other devices, and
-are counted.
+to be such spellings are refused, by readers and before a round is recorded; ids that differ in case
+or leading zeros may be other devices, and are counted.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,13 @@ _WHOLE = r'^[+-]?[0-9]+$'
 # Texts of floats. Those like 1e5 may be hexadecimal, and are numbers where all ids are.
 _FLOAT = r'^[+-]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?[0-9]+[eE][+-][0-9]+$'
 _EITHER = r'^[0-9]+[eE][0-9]+$'
+_OTHER, _IS_WHOLE, _IS_FLOAT, _IS_EITHER = range(4)
 _BLOCK = 1 << 15  # ids, of which there is a copy at a time
+# A key of a number is a hash of it, and in its last bits how many characters are before it.
+_SPELLING = np.uint64(2**11 - 1)
+
+COLLIDES = 'has zeros or a sign before a number that is an id too, or is a number beside a float'
+"""Words on an id that no log takes beside those that it has."""
 
 
 class Spellings:
@@ -43,15 +49,11 @@ class Spellings:
       self._add(ids.slice(first, _BLOCK))
 
   def _add(self, ids: pa.Array) -> None:
-    # Quicker than an expression.
-    rest = pc.binary_length(pc.ascii_ltrim(ids, '0123456789+-.eE'))
-    numbers = ids.filter(pc.equal(rest, 0))
-    is_whole = _matches(numbers, _WHOLE)
-    self._floats.append(int(_matches(numbers, _FLOAT).sum()))
-    self._either.append(int(_matches(numbers, _EITHER).sum()))
-    others = ids.filter(pc.not_equal(rest, 0))
-    texts = pa.concat_arrays([others, numbers.filter(pa.array(~is_whole))])
-    self._whole.append(_hashes(_plain(numbers.filter(pa.array(is_whole)))))
+    kinds = _kinds(ids)
+    self._floats.append(int((kinds == _IS_FLOAT).sum()))
+    self._either.append(int((kinds == _IS_EITHER).sum()))
+    texts = ids.filter(pa.array(kinds != _IS_WHOLE))
+    self._whole.append(_hashes(_plain(ids.filter(pa.array(kinds == _IS_WHOLE)))))
     self._texts.append(_hashes(pc.ascii_ltrim(pc.utf8_lower(texts), '0')))
 
   @property
@@ -102,6 +104,69 @@ class Spellings:
     return has_floats and any(part.size for part in self._whole)
 
 
+class RecordedSpellings:
+  """How the ids of a log are spelt so far, so that it takes none that `Spellings` would refuse.
+
+  Memory is 8 bytes for each text that is a whole number. Two numbers may have one hash, and one of
+  them is refused then: among ten million with a probability of 3 in a thousand.
+  """
+
+  def __init__(self):
+    self._keys: list[np.ndarray] = []  # Each sorted, and more than twice as long as the next.
+    self._has = np.zeros(4, bool)  # By kind.
+
+  def collisions(self, ids: pa.Array) -> np.ndarray:
+    """Returns which ids no reader would take beside those so far, or beside others of these."""
+    wrong = np.zeros(len(ids), bool)
+    if pa.types.is_integer(ids.type) or not len(ids):
+      return wrong
+    ids = ids.cast(pa.large_string())
+    kinds = _kinds(ids)
+    whole = np.flatnonzero(kinds == _IS_WHOLE)
+    has_other = self._has[_OTHER] or (kinds == _OTHER).any()
+    keys = _keys(ids.take(pa.array(whole)))
+    _, firsts, inverse = np.unique(keys | _SPELLING, return_index=True, return_inverse=True)
+    recorded = self._recorded(keys)
+    spelling = np.where(recorded > 0, recorded, keys[firsts][inverse])
+    if self._has[_IS_FLOAT] or (self._has[_IS_EITHER] and not has_other):
+      wrong[whole] = True
+    elif whole.size or self._has[_IS_WHOLE]:
+      wrong[whole] = spelling != keys
+      wrong |= (kinds == _IS_FLOAT) | ((kinds == _IS_EITHER) & (not has_other))
+    return wrong
+
+  def add(self, ids: pa.Array) -> None:
+    """Adds ids of the log, also again."""
+    if pa.types.is_integer(ids.type) or not len(ids):
+      return
+    ids = ids.cast(pa.large_string())
+    kinds = _kinds(ids)
+    keys = np.unique(_keys(ids.filter(pa.array(kinds == _IS_WHOLE))))
+    keys = keys[self._recorded(keys) == 0]
+    parts = [*self._keys, keys] if keys.size else list(self._keys)
+    while len(parts) > 1 and parts[-2].size <= 2 * parts[-1].size:
+      parts[-2:] = [np.sort(np.concatenate(parts[-2:]))]
+    self._keys = parts
+    self._has[kinds] = True
+
+  def _recorded(self, keys: np.ndarray) -> np.ndarray:
+    """Returns the key of each number as the log has it, 0 where it has none."""
+    recorded = np.zeros(keys.size, np.uint64)
+    for part in self._keys:
+      places = np.searchsorted(part, keys | _SPELLING, side='right') - 1
+      near = part[np.maximum(places, 0)]
+      recorded = np.where((near | _SPELLING) == (keys | _SPELLING), near, recorded)
+    return recorded
+
+
+def check(ids: pa.Array, name: str) -> None:
+  """Raises ValueError for ids of which one is another spelling of another."""
+  distinct = pc.unique(ids)
+  if (wrong := np.flatnonzero(RecordedSpellings().collisions(distinct))).size:
+    place = pc.index(ids, distinct[wrong[0]]).as_py()
+    raise ValueError(f'{name}: at {place}, the id {COLLIDES}; write each in one spelling')
+
+
 class IdSummary(NamedTuple):
   """Facts of all ids of a population, without any of them.
 
@@ -138,8 +203,29 @@ def warnings(mergeable: int, num_devices: int, unit: str = 'device') -> tuple[st
 def is_odd_number(text: str) -> bool:
   """Returns whether a text reads as a number that is written in another way elsewhere."""
   ids = pa.array([text], pa.large_string())
-  odd_whole = _matches(ids, _WHOLE) & (_plain(ids)[0].as_py() != text)
-  return bool(odd_whole | _matches(ids, _FLOAT))
+  (kind,) = _kinds(ids)
+  return bool(kind == _IS_FLOAT or (kind == _IS_WHOLE and _plain(ids)[0].as_py() != text))
+
+
+def _kinds(ids: pa.Array) -> np.ndarray:
+  """Returns what each text reads as."""
+  kinds = np.full(len(ids), _OTHER)
+  # Quicker than an expression.
+  rest = pc.binary_length(pc.ascii_ltrim(ids, '0123456789+-.eE'))
+  places = np.flatnonzero(rest.to_numpy(zero_copy_only=False) == 0)
+  numbers = ids.take(pa.array(places))
+  for kind, pattern in ((_IS_WHOLE, _WHOLE), (_IS_FLOAT, _FLOAT), (_IS_EITHER, _EITHER)):
+    kinds[places[_matches(numbers, pattern)]] = kind
+  return kinds
+
+
+def _keys(whole: pa.Array) -> np.ndarray:
+  """Returns the key of each whole number in its spelling."""
+  plain = _plain(whole)
+  sizes = (pc.binary_length(ids).to_numpy(zero_copy_only=False) for ids in (whole, plain))
+  prefixes = np.subtract(*sizes).astype(np.uint64)  # Less than limits.FIELD_BYTES, which is 2¹⁰.
+  has_plus = pc.starts_with(whole, '+').to_numpy(zero_copy_only=False)
+  return (_hashes(plain).view(np.uint64) & ~_SPELLING) | (2 * prefixes + has_plus).astype(np.uint64)
 
 
 def _matches(ids: pa.Array, pattern: str) -> np.ndarray:

@@ -39,7 +39,9 @@ START = hashlib.sha256(b'fl_dpftrl.rounds').digest()
 MARK_SUFFIX = '.mark'
 """Ends the name of a mark, in place of the .parquet of its log."""
 
+_SEALED = b'sealed'
 TABLES = (
+  # The digest says too whether further rounds may follow.
   'CREATE TABLE claim (metadata TEXT NOT NULL, run BLOB NOT NULL, sha256 TEXT NOT NULL)',
   # Rounds that were recorded together have the first of them.
   'CREATE TABLE rounds (round INTEGER PRIMARY KEY, first INTEGER NOT NULL, second INTEGER NOT NULL,'
@@ -113,6 +115,7 @@ class State:
     kinds: kinds of their ids.
     last_commit: first of the rounds that were recorded last; 0 without any.
     units: citations of the table of units, each with the first round that has it.
+    is_sealed: whether no round may follow.
   """
 
   claim: dict[str, str]
@@ -122,6 +125,7 @@ class State:
   kinds: frozenset[str] = frozenset()
   last_commit: int = 0
   units: tuple[tuple[int, str], ...] = ()
+  is_sealed: bool = False
 
   def metadata(self) -> dict[str, str]:
     """Returns what the metadata of a log of these rounds say."""
@@ -150,7 +154,7 @@ def read(
     sqlite3.Error: for what is no database, or a damaged one.
   """
   path, marked = os.fspath(path), mark_of(path).name
-  claim, run = _claim_of(path, database)
+  claim, run, is_sealed = _claim_of(path, database)
   if record and record.run != run:
     raise refusals.LogError(f'{path}: is of another run than {marked} beside it; put its own back')
   t, first, head, kinds = -1, 0, START, set[str]()
@@ -180,7 +184,7 @@ def read(
       f'{path}: has {t + 1} rounds, and {marked} says that {record.num_rounds} were begun: put the'
       f' newest back, with its {os.path.basename(path)}{WAL} if there is one'
     )
-  return State(claim, run, t + 1, head, frozenset(kinds), first, tuple(units))
+  return State(claim, run, t + 1, head, frozenset(kinds), first, tuple(units), is_sealed)
 
 
 def check_same(
@@ -198,21 +202,28 @@ def check_same(
       )
 
 
-def write_claim(database: sqlite3.Connection, claim: Mapping[str, str], run: bytes) -> None:
+def write_claim(
+  database: sqlite3.Connection, claim: Mapping[str, str], run: bytes, *, is_sealed: bool = False
+) -> None:
   """Puts a claim, as metadata, and the identity of its run in place of any other."""
   text = json.dumps(claim, sort_keys=True)
-  row = text, run, hashlib.sha256(run + text.encode()).hexdigest()
+  row = text, run, _claim_digest(text, run, is_sealed)
   database.execute('DELETE FROM claim')
   database.execute('INSERT INTO claim VALUES (?, ?, ?)', row)
 
 
-def _claim_of(path: str, database: sqlite3.Connection) -> tuple[dict[str, str], bytes]:
-  """Returns the claim of a ledger, as metadata, and the identity of its run."""
+def _claim_digest(text: str, run: bytes, is_sealed: bool) -> str:
+  return hashlib.sha256(run + text.encode() + is_sealed * _SEALED).hexdigest()
+
+
+def _claim_of(path: str, database: sqlite3.Connection) -> tuple[dict[str, str], bytes, bool]:
+  """Returns the claim of a ledger, as metadata, its run's identity, and whether it is sealed."""
   rows = database.execute('SELECT metadata, run, sha256 FROM claim').fetchall()
   if len(rows) == 1 and tuple(map(type, rows[0])) == (str, bytes, str):
     text, run, digest = rows[0]
-    if hashlib.sha256(run + text.encode()).hexdigest() == digest:
-      return json.loads(text), run
+    for is_sealed in (False, True):
+      if _claim_digest(text, run, is_sealed) == digest:
+        return json.loads(text), run, is_sealed
   raise refusals.LogError(f'{path}: its claim is damaged; put a copy back')
 
 

@@ -24,7 +24,10 @@ import numpy as np
 import pyarrow as pa
 
 from fl_dpftrl.files import durable, mark
-from fl_dpftrl.logs import claim_json, id_columns, ledger_format, log_tables, refusals
+from fl_dpftrl.logs import claim_json, id_columns, id_spellings, ledger_format, log_tables, refusals
+
+SEALED = 'a later run counted its losses, so that no round may follow'
+"""Why no round may follow in a sealed log."""
 
 _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
 
@@ -58,6 +61,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     num_rounds: rounds begun so far.
     units: citations of the table of units, each with the first round that has it.
     mark: the mark beside the ledger.
+    is_sealed: whether no round may follow; see `seal`.
   """
 
   def __init__(self, path: str | os.PathLike[str], claim: RunClaim | None = None):
@@ -80,6 +84,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     self._database: sqlite3.Connection | None = None
     self.num_rounds, self._chain, self._kinds = 0, ledger_format.START, set[str]()
     self.units: tuple[tuple[int, str], ...] = ()
+    self._spellings, self._num_spelt = id_spellings.RecordedSpellings(), 0
     try:
       self._open()
     except BaseException:
@@ -99,6 +104,17 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     """Random identity of the run, in hexadecimal."""
     return self._run.hex()
 
+  @property
+  @durable.one_at_a_time
+  def spellings(self) -> id_spellings.RecordedSpellings:
+    """How the ids of the rounds so far are spelt."""
+    if self._kinds == {ledger_format.NUMBERS}:
+      self._num_spelt = self.num_rounds
+    for t in range(self._num_spelt, self.num_rounds):
+      self._spellings.add(self.column(t))
+      self._num_spelt = t + 1
+    return self._spellings
+
   def append(self, round_index: int, device_ids: id_columns.Ids, timestamp: int) -> None:
     """Begins a round: its cohort is durably on disk when this returns.
 
@@ -108,7 +124,8 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       timestamp: UTC second of the round.
 
     Raises:
-      ValueError: for another round, another type of id, or a device twice.
+      ValueError: for another round, another type of id, a device twice, or an id that is another
+        spelling of one in the log.
       OSError: if it cannot be written; num_rounds says whether it was begun.
     """
     self.reserve(round_index, [device_ids], timestamp)
@@ -133,6 +150,8 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     if operator.index(first) != self.num_rounds:
       raise ValueError(f'the next round of the log is {self.num_rounds}, got {first}')
     self._opened()
+    if self.is_sealed:
+      raise ValueError(f'{self.path} is sealed: {SEALED}')
     log_tables.file_metadata(first + len(columns), None)  # Refuses a round too many.
     if type(timestamp) is not int or abs(timestamp) > log_tables.MOST_SECONDS:
       log_tables.utc_seconds('timestamp', [timestamp])
@@ -148,6 +167,9 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       kind = ledger_format.cited(kind, units)
       chain = ledger_format.next_head(chain, t, kind, text)
       rows.append((t, first, timestamp, len(ordered), kind, text, chain))
+    texts = [column for column in columns if len(column) and ledger_format.TEXT in kinds]
+    if texts and self.spellings.collisions(pa.concat_arrays(texts)).any():
+      raise ValueError(f'device_ids: one {id_spellings.COLLIDES}; write each in one spelling')
     self._mark_rounds()  # If that failed for the rounds before.
     if self.path.exists():  # What it was before.
       self.path.unlink()
@@ -242,7 +264,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       weakref.finalize(self, _close, os.getpid(), self._database)
       state = ledger_format.read(self._file, self._database, self.mark.record)
     self.num_rounds, self._chain, self._kinds = state.num_rounds, state.head, set(state.kinds)
-    self._run, self.units = state.run, state.units
+    self._run, self.units, self.is_sealed = state.run, state.units, state.is_sealed
     if state.claim != self._claim:
       if self.num_rounds:
         raise claim_json.another_run(self._file, state.claim, self._claim)
@@ -308,6 +330,30 @@ def _close(process: int, database: sqlite3.Connection) -> None:
     with contextlib.suppress(sqlite3.Error):  # Also if it is closed; the next open finds all.
       database.rollback()
       database.close()
+
+
+def seal(log: str | os.PathLike[str], head: str) -> None:
+  """Lets no further round be recorded in a log, durably; one without a ledger has none anyway.
+
+  Args:
+    head: chained digest of its rounds, in hexadecimal.
+
+  Raises:
+    ValueError: if a process has it open, and for a log that has other rounds.
+    OSError: if it cannot be written.
+  """
+  file, marked = ledger_format.path_of(log), ledger_format.mark_of(log)
+  if not file.exists():
+    return
+  with durable.exclusive(marked), ledger_format.in_one_line(file):
+    with contextlib.closing(ledger_format.connected(file)) as database:
+      state = ledger_format.read(file, database, mark.read(marked))
+      if state.head.hex() != head:
+        raise refusals.LogError(f'{file}: had further rounds meanwhile; open it again')
+      if not state.is_sealed:
+        database.execute('BEGIN IMMEDIATE')
+        ledger_format.write_claim(database, state.claim, state.run, is_sealed=True)
+        database.execute('COMMIT')
 
 
 def writer_of(path: str | os.PathLike[str]) -> LogWriter | None:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fl_dpftrl.files import durable, paths
-from fl_dpftrl.logs import id_columns, keys, limits, refusals
+from fl_dpftrl.logs import id_columns, id_spellings, keys, limits, refusals
 from fl_dpftrl.text import messages
 
 ROW_GROUP = 1 << 20
@@ -81,6 +81,7 @@ def write_log(
     )
   if table.group_by(['round', 'device_id']).aggregate([]).num_rows != table.num_rows:
     raise ValueError('device_ids holds a device twice in a round')
+  id_spellings.check(columns['device_id'], 'device_ids')
   metadata = file_metadata(num_rounds, metadata)
   with appending(parquet_path(path), table.schema, metadata) as append:
     append(table)

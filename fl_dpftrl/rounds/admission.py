@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.logs import id_columns
+from fl_dpftrl.logs import id_columns, id_spellings
 from fl_dpftrl.participations import protocol
 from fl_dpftrl.text import messages
 
-TWICE = 'twice'
+TWICE, SPELLING = 'twice', 'spelling'
 
 
 class TurnedAway(NamedTuple):
@@ -27,8 +27,10 @@ class TurnedAway(NamedTuple):
   @property
   def sentence(self) -> str:
     """The reason, in words."""
-    words = 'is twice among the candidates'
-    if self.reason != TWICE:
+    words = {TWICE: 'is twice among the candidates', SPELLING: id_spellings.COLLIDES}.get(
+      self.reason
+    )
+    if words is None:
       words = self.gate.sentence(self.reason, self.last_round, self.participations)
     return f'device {messages.quoted(self.device_id)} {words}'
 
@@ -60,7 +62,11 @@ class Admission:
 
 
 def admit(
-  gate: protocol.Gate, device_ids: id_columns.Ids, *, at_most: int | None = None
+  gate: protocol.Gate,
+  device_ids: id_columns.Ids,
+  *,
+  at_most: int | None = None,
+  spellings: id_spellings.RecordedSpellings | None = None,
 ) -> Admission:
   """Returns who may take part in the next round; records nothing.
 
@@ -69,6 +75,7 @@ def admit(
     device_ids: candidates.
     at_most: size of the cohort; further candidates are left out, and are not among those turned
       away.
+    spellings: those of the log, which takes no other spelling of an id; None for none.
   """
   t, column = gate.seen.num_rounds, id_columns.column(device_ids)
   ids = column.to_numpy(zero_copy_only=False)
@@ -80,6 +87,11 @@ def admit(
     again = np.diff(np.maximum.accumulate(codes), prepend=-1) == 0
     reasons = np.where(again, TWICE, reasons)
   allowed = reasons == ''
+  spelt = id_spellings.RecordedSpellings() if spellings is None else spellings
+  if (collisions := spelt.collisions(column.filter(pa.array(allowed)))).any():
+    reasons = reasons.astype(object)
+    reasons[np.flatnonzero(allowed)[collisions]] = SPELLING
+    allowed = reasons == ''
   if allowed.all() and (at_most is None or ids.size <= at_most):
     return Admission(t, column)
   admitted, end = np.flatnonzero(allowed), ids.size

@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from fl_dpftrl import claims
+from fl_dpftrl.logs import keys, ledgers
 from fl_dpftrl.participation import meter
 from fl_dpftrl.participations import loss_budgets
 from fl_dpftrl.replaying import counting, device_tallies, opened_runs, replays
@@ -33,6 +35,8 @@ def counted(
   if not isinstance(budget, loss_budgets.LossBudget):
     raise ValueError('earlier runs count against a loss budget only; replay composes others')
   digests = tuple(run.digest or '' for run in runs)
+  if budget.earlier not in ((), digests):
+    raise ValueError('earlier: the claim counts other runs, or has them in another order')
   if not claim.noise_multiplier:
     raise ValueError('earlier: a run without noise guarantees nothing, whatever was spent before')
   if '' in digests:
@@ -53,6 +57,21 @@ def counted(
   ids, losses = _losses(runs, claim)
   stated = dataclasses.replace(budget, earlier=digests)
   return dataclasses.replace(claim, participation=stated), ids, losses * meter.ROUNDING
+
+
+def check_given(claim: claims.Claim) -> None:
+  """Raises ValueError for a claim that counts earlier runs where none is given."""
+  participation: Any = claim.participation
+  inner = getattr(participation, 'participation', participation)  # Of a `PerUnit`.
+  if getattr(inner, 'earlier', ()):
+    raise ValueError('earlier: the claim counts runs that must be given too, as earlier=[…]')
+
+
+def seal(runs: Sequence[opened_runs.Run]) -> None:
+  """Lets no round follow in earlier runs, as a later one counts what they lost so far; durably."""
+  for run in runs:
+    for shard in run.log.shards:
+      ledgers.seal(shard.path, run.log.metadata[keys.CHAIN_KEY])
 
 
 def _losses(runs: Sequence[opened_runs.Run], claim: claims.Claim) -> tuple[np.ndarray, np.ndarray]:

@@ -83,7 +83,8 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       adjacency: 'zero_out' or 'replace_one'.
       group_size: devices that are protected together.
       earlier: runs of the same devices that are over, by folder or as `open_run` returns them;
-        their losses count against the loss budget of this one, whose claim has their digests.
+        their losses count against the loss budget of this one, whose claim has their digests. They
+        are sealed: no round of theirs may follow.
       units: table of who owns which device, or its files, with a `PerUnit` participation; see
         docs/units.md.
 
@@ -95,6 +96,8 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     runs = opened_runs.opened(earlier)
     if runs:
       claim, *lost = earlier_runs.counted(claim, runs)
+    else:
+      earlier_runs.check_given(claim)
     self.claim, self._lock = claim, durable.ThreadLock(log)
     is_declared = claim.participation is not None
     self._planned = claim.answers.num_rows if is_declared else claim.strategy.max_rounds
@@ -118,6 +121,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     self.units = None if units is None else unit_tables.opened(units)
     self.log = ledgers.LogWriter(log, self.claim)
     try:
+      earlier_runs.seal(runs)
       if self.units is not None:
         self._take_units(self.units)
       self._num_followed = -1  # Rounds of the log that the gate has; −1 while that is in doubt.
@@ -218,6 +222,8 @@ class Guard(contextlib.AbstractContextManager['Guard']):
   def _checked(
     self, t: int, device_ids: id_columns.Ids, at_most: int | None
   ) -> admission.Admission:
+    if self.log.is_sealed:
+      raise BudgetSpentError(f'round {t} may not follow: {ledgers.SEALED}')
     if self._planned is not None and t >= self._planned:
       raise BudgetSpentError(f'round {t} is beyond the {self._planned} rounds that there are')
     if self._budget is not None and t >= self._budget.max_rounds:
@@ -231,7 +237,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
         ' was drawn takes part, as the guarantee is void if others take their place; leave it out'
       )
     if self.gate:
-      return admission.admit(self.gate, device_ids, at_most=at_most)
+      return admission.admit(self.gate, device_ids, at_most=at_most, spellings=self.log.spellings)
     return admission.Admission(t, id_columns.column(device_ids))
 
   @durable.one_at_a_time

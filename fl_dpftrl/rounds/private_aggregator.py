@@ -162,7 +162,9 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
       undo.callback(self._rows.close)
       self.claim.save(self.folder, self._guard.log.run, begun=self.next_round > 0)
       path = self.folder / released.NAME
-      self._table = released.ReleasedTable(path, self._released, self.next_round)
+      run = self._guard.log.run
+      self._table = released.ReleasedTable(path, self._released, run, self.next_round)
+      undo.callback(self._table.close)
       self._rows.prepare()
       undo.pop_all()
     self._observers.begin(self)
@@ -347,6 +349,7 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
       self._is_closed = True
       self._guard.close()
     self._rows.close()
+    self._table.close()
     self._observers.end(self)
 
   def _begun(self) -> guards.Guard:

@@ -11,6 +11,8 @@ from fl_dpftrl.files import durable
 from fl_dpftrl.logs import id_columns
 from fl_dpftrl.rounds import sums
 
+_TORN = 'was torn, as an add was interrupted or its update changed meanwhile'
+
 
 class Round:
   """One round of a `PrivateAggregator`: add each device's update, and read the mean after it.
@@ -42,6 +44,7 @@ class Round:
     self._mean: Any = None
     self._metrics: dict[str, float] = {}
     self._has_added: dict[str | int, bool] | None = None  # By device, if updates say theirs.
+    self._is_torn = False  # An update may be in the sum, or a part of it, that nobody counts.
 
   def __enter__(self) -> 'Round':
     return self.begin()
@@ -73,27 +76,32 @@ class Round:
         if self.index < aggregator._rows.next_row:
           raise ValueError(f'round {self.index} was passed over, as a later one was entered')
       self._was_entered = True
-      aggregator._open, self.is_open = self, True
       self.clip_norm = aggregator.clip_norm
       aggregator._sum.begin(self.clip_norm)
-    aggregator._observers.begin(aggregator, self.index)
+      aggregator._open, self.is_open = self, True
+    try:
+      aggregator._observers.begin(aggregator, self.index)
+    except BaseException as error:  # No block follows that would end it.
+      self.fail(error)
+      raise
     return self
 
   def end(self) -> None:
     """Marks the row of noise as used, durably, and makes the mean.
 
     Raises:
-      ValueError: for a round that is not open, and for one with fewer updates than at_least,
-        which has failed then.
+      ValueError: for a round that is not open; for one with fewer updates than at_least, and one in
+        which an `add` was interrupted, which have failed then.
       OSError: if the mark cannot be written: it failed.
     """
     aggregator = self._aggregator
     with self._ended():  # No update is halfway in the sum.
-      if self.num_updates < self.at_least:
+      why = f'has {self.num_updates} updates and needs {self.at_least}'
+      if self._is_torn or self.num_updates < self.at_least:
         aggregator._rows.skip_to(self.index + 1)
+        why = _TORN if self._is_torn else why
         raise ValueError(
-          f'round {self.index} has {self.num_updates} updates and needs {self.at_least}: nothing of'
-          ' it is released, and its row of noise is used up'
+          f'round {self.index} {why}: nothing of it is released, and its row of noise is used up'
         )
       self._mean, self._metrics = aggregator._release(self.index, self._like)
     goal = aggregator.report_goal
@@ -126,7 +134,8 @@ class Round:
 
     Raises:
       ValueError: for another structure, shape or type, for more updates than devices, for a device
-        of another round or twice, and outside the block; nothing has changed then.
+        of another round or twice, and outside the block; nothing has changed then. After any other
+        error or interrupt, the round is torn: it takes no update any more, and fails at its end.
     """
     arrays = self._flat(update)
     return self._add(arrays, update, metrics, device_id)[0]
@@ -172,19 +181,25 @@ class Round:
     aggregator = self._aggregator
     values = aggregator._released.metrics(metrics, len(arrays[0]))
     values = None if values is None else values[:count]
-    with self._lock:
-      num_added = len(arrays[0][:count])
-      self._check_room(num_added)
-      self._check_device(device_id)
-      outcomes = aggregator._sum.add([array[:count] for array in arrays])
-      counts = [outcomes.count(outcome) for outcome in sums.OUTCOMES[1:]]
-      aggregator._sum.add_last(aggregator._released.extra(counts, values))
-      self.num_updates += num_added
-      self.clipped_count += counts[0]
-      self.zeroed_count += counts[1]
-      self.rejected_count += counts[2]
-      self._like = update if self._like is None else self._like
-    return outcomes
+    is_begun = False
+    try:
+      with self._lock:
+        num_added = len(arrays[0][:count])
+        self._check_room(num_added)
+        self._check_device(device_id)
+        is_begun = True
+        outcomes = aggregator._sum.add([array[:count] for array in arrays])
+        counts = [outcomes.count(outcome) for outcome in sums.OUTCOMES[1:]]
+        aggregator._sum.add_last(aggregator._released.extra(counts, values))
+        self.num_updates += num_added
+        self.clipped_count += counts[0]
+        self.zeroed_count += counts[1]
+        self.rejected_count += counts[2]
+        self._like = update if self._like is None else self._like
+        return outcomes
+    except BaseException:  # Also after it is whole: whoever sees that may add the update again.
+      self._is_torn |= is_begun
+      raise
 
   @property
   def mean(self) -> Any:
@@ -254,6 +269,8 @@ class Round:
   def _check_room(self, count: int) -> None:
     if not self.is_open:
       raise ValueError('an update can be added only within the block of its round')
+    if self._is_torn:
+      raise ValueError(f'round {self.index} {_TORN}, and fails; end its block')
     most = min(len(self.device_ids), self._aggregator._released.room)
     if self.num_updates + count > most:
       more = 'one more' if count == 1 else f'{self.num_updates + count}'

@@ -35,6 +35,7 @@ class Sum:
     it is rounded down.
   - Where |kᵢ| ≥ 1, the product is off by 2⁻²⁴ of it; and truncation makes nothing longer.
   - longest is `unit.bound`·(1 − 2⁻²²), and (1 − 2⁻²²)·(1 + 2⁻²⁴)²·(1 + 2⁻³⁶) < 1.
+  That is of an update that stays as it is. So Σ kᵢ² of what was added is compared too.
 
   Attributes:
     total: the sum, int64, shape [size], in units of updates; not to be changed.
@@ -47,11 +48,15 @@ class Sum:
     self.total = np.zeros(size, np.int64)
     self._threads = min(integer_rows.num_cores(), _MOST_THREADS) if size >= _LARGE else 1
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'sum')
+    self._is_adding = False
 
   def begin(self, clip_norm: float) -> None:
     """Begins the sum of a round, with its clip norm."""
     self._clip_norm, self._scale = clip_norm, 1.0 / (self._unit.step * clip_norm)
     self.total[:] = 0
+    if self._is_adding:  # It was interrupted: threads may still write to the sum of then.
+      self.total = np.zeros_like(self.total)
+    self._is_adding = False
 
   def add(self, arrays: Sequence[np.ndarray]) -> list[str]:
     """Adds updates, and returns what became of each.
@@ -63,14 +68,21 @@ class Sum:
 
     Args:
       arrays: parts of the updates, float32 or float64, each of shape [updates, coordinates].
+
+    Raises:
+      ValueError: if an update was changed meanwhile and got longer; the sum holds it then, and must
+        not be released.
     """
     frozen = [_frozen(array) for array in arrays]
     at_once = max(_FEWEST, _AT_ONCE // self.total.size)  # They are read twice, the sums once.
-    return [
+    self._is_adding = True
+    outcomes = [
       OUTCOMES[code]
       for first in range(0, len(frozen[0]), at_once)
       for code in self._add([array[first : first + at_once] for array in frozen]).tolist()
     ]
+    self._is_adding = False
+    return outcomes
 
   def add_last(self, totals: np.ndarray) -> None:
     """Adds whole numbers, int64, to the last coordinates, which updates do not have."""
@@ -93,7 +105,12 @@ class Sum:
       squares, largest, self._scale / shrunk, self._longest, self._clip_norm * shrunk,
       self._zeroing_norm * shrunk, scales, codes,
     )  # fmt: skip
-    self._spread(lambda i: loops.add(*pieces[i], scales, self.total), pieces)
+    added = np.zeros((len(pieces), count))
+    self._spread(lambda i: loops.add(*pieces[i], scales, self.total, added[i]), pieces)
+    if (added.sum(axis=0) > self._unit.most_square).any():
+      raise ValueError(
+        'an update was changed while it was added; add arrays that nobody else writes'
+      )
     if shrunk == 1.0:  # Not finite, or too large for squares.
       for i in np.flatnonzero(codes == loops.REJECTED).tolist():
         row = [_frozen(array[i : i + 1].astype(np.float64) * _FAR) for array in arrays]

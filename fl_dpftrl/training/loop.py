@@ -15,7 +15,7 @@ from typing import Any
 from fl_dpftrl import claims, metrics
 from fl_dpftrl.accounting import guarantees
 from fl_dpftrl.files import durable, mark
-from fl_dpftrl.logs import ledger_format
+from fl_dpftrl.logs import id_spellings, ledger_format
 from fl_dpftrl.observers import observer
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.reports import settings
@@ -143,6 +143,7 @@ def _run(
   latest, begun, log = run.checkpoint, guard.num_rounds, guard.log
   gate: Any = guard.gate
   retraced: Any = run.claim.answers.gate(run.claim.strategy)
+  spellings = id_spellings.RecordedSpellings()
   if guard.units is not None:
     retraced.owners = gate.owners
   if latest.num_rounds > run.max_rounds:
@@ -157,7 +158,9 @@ def _run(
     if t >= run.max_rounds:
       break
     if t < begun:
-      admitted = admission.admit(retraced, cohort.device_ids).device_ids
+      cohort_then = admission.admit(retraced, cohort.device_ids, spellings=spellings)
+      spellings.add(cohort_then.column)
+      admitted = cohort_then.device_ids
       retraced.record(admitted)
       if set(log.cohort(t).tolist()) != set(admitted.tolist()):
         raise mark.LostStateError(

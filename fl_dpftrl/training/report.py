@@ -36,7 +36,8 @@ class Table(observer.Observer):
     return max(self._table.rounds, default=-1) + 1
 
   def restore(self, run: loop.TrainingRun) -> None:
-    """Takes out rows of lost rounds, and names rows that are lost."""
+    """Takes out rows of lost rounds, and names rows that are lost; ValueError for changed ones."""
+    self._table.bind(run.guard.log.run)
     latest = run.checkpoint
     used = set(range(latest.num_rounds)) - set(latest.burnt)
     self._table.keep_only(used)

@@ -12,7 +12,7 @@ from fl_dpftrl.accounting import arithmetics
 from fl_dpftrl.aggregators import factories, process_check
 from fl_dpftrl.families import base
 from fl_dpftrl.files import paths
-from fl_dpftrl.logs import id_columns, unit_tables
+from fl_dpftrl.logs import id_columns, id_spellings, unit_tables
 from fl_dpftrl.observers import measuring, observer, progress
 from fl_dpftrl.participation import registry, schemas
 from fl_dpftrl.participations import per_units
@@ -117,7 +117,9 @@ def train(
     raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
   num_rounds = checks.whole(num_rounds=num_rounds)
   _check_strategy(folder / files.NAME, aggregator.strategy)
-  names = id_columns.as_numpy(id_columns.column(clients, 'clients'))
+  column = id_columns.column(clients, 'clients')
+  id_spellings.check(column, 'clients')
+  names = id_columns.as_numpy(column)
   if len(set(names.tolist())) < len(names):
     raise ValueError('clients must have distinct names')
   per_unit: Any = participation if isinstance(participation, per_units.PerUnit) else None

@@ -155,6 +155,16 @@ def test_metrics_of_other_names_are_refused():
     fed_avg(factory(metrics={'loss': 10.0, 'f1': 5.0}))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('bounds', [{'loss': 10.0, 'auc': 1.0}, {'accuracy': 10.0, 'loss': 1.0}])
+def test_metrics_of_other_names_are_those_of_another_aggregator(bounds):
+  own, other = factory(), factory(metrics=bounds)
+  process = own.create(own.sent(UPDATES))
+  assert dpftrl.check_process(process, own).releases == 1
+  checked = dpftrl.check_process(process, other)
+  assert not checked.releases and 'built with the aggregator as its' in checked.reason
+
+
 def wrapped(aggregator, change):
   """A process whose next is that of an aggregator, with what clients send changed before."""
   inner = aggregator.create(aggregator.sent(UPDATES))

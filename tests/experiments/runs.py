@@ -104,9 +104,10 @@ def noise_state(folder: pathlib.Path) -> list[np.ndarray]:
 
 
 def table(folder: pathlib.Path) -> list[dict[str, str]]:
-  """Returns the rows of metrics.csv, without their seconds."""
+  """Returns the rows of metrics.csv, without what every run has of its own."""
+  own = ('seconds', 'sha256')
   with (folder / 'metrics.csv').open(newline='') as file:
-    return [{k: v for k, v in row.items() if k != 'seconds'} for row in csv.DictReader(file)]
+    return [{k: v for k, v in row.items() if k not in own} for row in csv.DictReader(file)]
 
 
 def read(folder: pathlib.Path, name: str):

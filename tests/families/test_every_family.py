@@ -1,15 +1,18 @@
 """Properties of every family of the registry, and brute force at few rounds."""
 
+import copy
 import dataclasses
+import pickle
 
 import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import sensitivities, workload_error, workloads
-from fl_dpftrl.families import dense, registry, stamped, tree_full, tree_online
+from fl_dpftrl import claims, sensitivities, workload_error, workloads
+from fl_dpftrl.families import base, dense, registry, stamped, tree_full, tree_online
 from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import documents
 from tests import drawn, every_family, oracle
 
 ROUNDS = (1, 2, 3, 7, 8, 21)
@@ -25,6 +28,20 @@ def test_there_is_an_example_of_every_family():
   """Without a line in tests/every_family.py a family must need no parameters."""
   for family in registry.FAMILIES:
     assert every_family.example(family, 5).family == family
+
+
+@pytest.mark.parametrize(
+  'copied', [copy.copy, copy.deepcopy, lambda whole: pickle.loads(pickle.dumps(whole))]
+)
+def test_copies_cannot_be_changed_either(strategy, copied):
+  claim = copied(claims.Claim(strategy=strategy, noise_multiplier=1.0))
+  assert claim == claims.Claim(strategy=claim.strategy, noise_multiplier=1.0)
+  assert documents.strategy_digest(claim.strategy) == documents.strategy_digest(strategy)
+  left = [claim.strategy]
+  while left:
+    for value in vars(left.pop()).values():
+      left += [value] if isinstance(value, base.Strategy) else []
+      assert not (isinstance(value, np.ndarray) and value.flags.writeable)
 
 
 @pytest.mark.parametrize('num_rounds', ROUNDS)

@@ -1,5 +1,6 @@
 """People with several devices: what their rows cost, and who is admitted."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -280,6 +281,18 @@ def test_a_week_of_a_person_is_a_unit_whose_budget_renews(tmp_path):
   statement = dpftrl.replay(dpftrl.open_run(log, BLT, units=path), delta=DELTA)
   assert statement.declared.holds and statement.max_participations == 1
   assert any('used only data of the units that own' in text for text in statement.assumptions)
+  # Beside a run that declares nothing, its declared unit would be left out, and a person's taken.
+  own = dpftrl.open_run(log, BLT, units=path)
+  undeclared = dataclasses.replace(claim, participation=None)
+  with dpftrl.LogWriter(tmp_path / 'other.parquet', undeclared) as writer:
+    writer.append(0, ['d0'], 0)
+  people = unit_tables.UnitTable('t', pa.array(['d0']), pa.array(['p']), np.zeros(1, np.int64))
+  beside = dpftrl.open_run(tmp_path / 'other.parquet', BLT, units=people)
+  for runs in ([own, beside], [beside, own]):
+    with pytest.raises(ValueError, match='has until_round, whose units only a declared PerUnit'):
+      dpftrl.replay(runs, delta=DELTA)
+  with pytest.raises(ValueError, match='has until_round, whose units only a declared PerUnit'):
+    dpftrl.open_run(log, BLT, units=path, declared_num_rounds=12)
   path.write_text(f'{names}d0,p,4,4\n')
   with pytest.raises(refusals.LogError, match='row 1: must end after it begins'):
     unit_tables.opened(path)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -64,6 +65,7 @@ def test_what_devices_lost_before_counts_against_the_budget(tmp_path):
 def test_replay_shows_the_figure_of_both(tmp_path):
   runs = [tmp_path / name for name in ('first', 'second', 'third')]
   run(runs[0])
+  shutil.copytree(runs[0], tmp_path / 'copy')
   run(runs[1], LATER, earlier=runs[:1])
   run(runs[1], LATER, earlier=runs[:1])  # Goes on, with the same earlier run.
   together = dpftrl.replay(runs[:2], delta=DELTA)
@@ -86,7 +88,11 @@ def test_replay_shows_the_figure_of_both(tmp_path):
   assert every.headline.guarantee.mu == pytest.approx(mu_of(third))
   # Without the second run, which counted the first, the first still counts against the third.
   assert dpftrl.replay(runs[::2], delta=DELTA).headline.guarantee.mu == pytest.approx(mu_of(third))
-  # A run that goes on is not what was counted: both budgets add up.
+  # A copy that goes on is not what was counted: both budgets add up.
+  with pytest.raises(ValueError, match='a later run counted its losses'):
+    run(runs[0], num_rounds=1)
+  shutil.rmtree(runs[0])
+  shutil.copytree(tmp_path / 'copy', runs[0])
   run(runs[0], num_rounds=1)
   added = dpftrl.replay(runs[:2], delta=DELTA)
   assert added.headline.guarantee.mu == pytest.approx(np.hypot(mu_of(CLAIM), mu_of(LATER)))
@@ -190,6 +196,46 @@ def test_what_does_not_count_is_refused(tmp_path):
     run(tmp_path / 'second', earlier=[foreign])
   with pytest.raises(ValueError, match='earlier must hold digests'):
     dpftrl.LossBudget(max_participations=3, min_sep=4, earlier=('x',))
+
+
+@pytest.mark.parametrize('is_killed', [False, True])
+def test_a_run_that_was_counted_is_sealed_for_ever(tmp_path, is_killed):
+  run(tmp_path / 'first')
+  log = tmp_path / 'first' / 'participation.parquet'
+  if is_killed:  # Only its ledger is there.
+    log.unlink()
+  else:
+    with dpftrl.Guard(CLAIM, DELTA, log=log):
+      with pytest.raises(ValueError, match='held by another process'):
+        run(tmp_path / 'early', LATER, earlier=[tmp_path / 'first'])
+  digest = dpftrl.open_run(tmp_path / 'first').digest
+  run(tmp_path / 'second', LATER, earlier=[tmp_path / 'first'])
+  for _ in range(2):
+    with dpftrl.Guard(CLAIM, DELTA, log=log) as guard:
+      for refused in (guard.check, guard.admit, lambda ids: guard.reserve([ids])):
+        with pytest.raises(ValueError, match='round 6 may not follow: a later run counted its'):
+          refused([99])
+    with dpftrl.LogWriter(log, CLAIM) as writer:
+      with pytest.raises(ValueError, match='is sealed: a later run counted its losses'):
+        writer.append(6, [99], 0)
+  assert dpftrl.open_run(tmp_path / 'first').digest == digest
+  run(tmp_path / 'second', LATER, earlier=[tmp_path / 'first'], num_rounds=1)  # Goes on.
+
+
+def test_a_claim_that_counts_runs_is_refused_without_them(tmp_path):
+  run(tmp_path / 'first')
+  earlier = [tmp_path / 'first']
+  run(tmp_path / 'second', LATER, earlier=earlier)
+  stated = dpftrl.open_run(tmp_path / 'second').claim
+  person = dpftrl.PerUnit(stated.participation)
+  for claim in (stated, dataclasses.replace(stated, participation=person)):
+    with pytest.raises(ValueError, match='the claim counts runs that must be given too') as error:
+      run(tmp_path / 'third', claim)
+    assert stated.participation.earlier[0] not in str(error.value)
+  assert not (tmp_path / 'third' / 'participation.ledger').exists()
+  with pytest.raises(ValueError, match='the claim counts other runs'):
+    run(tmp_path / 'third', stated, earlier=[tmp_path / 'second'])
+  run(tmp_path / 'third', stated, earlier=earlier)
 
 
 def _written(folder: pathlib.Path) -> pathlib.Path:

@@ -228,24 +228,98 @@ def test_an_end_by_metrics_is_covered_where_rounds_were_declared(
   ]
 
 
+ADAPTING = dict(clip_norm=dpftrl.AdaptiveClipping(0.3))
+
+
 def test_a_line_that_was_not_written_whole_is_left_out(tmp_path):
-  changes = dict(clip_norm=dpftrl.AdaptiveClipping(0.3))
-  with opened(tmp_path, **changes) as aggregator:
+  with opened(tmp_path, **ADAPTING) as aggregator:
     run_rounds(aggregator, 3)
+    means = aggregator.metrics()
   path = tmp_path / released.NAME
-  whole = path.read_bytes()
-  path.write_bytes(whole[:-9])
-  with opened(tmp_path, **changes) as aggregator:
+  path.write_bytes(path.read_bytes() + b'3,0.2')
+  with opened(tmp_path, **ADAPTING) as aggregator:
+    assert aggregator.metrics() == means
     (line,) = run_rounds(aggregator, 1)
   lines = path.read_text().splitlines()
-  assert [text.split(',')[0] for text in lines] == ['round', '0', '1', '3']
+  assert [text.split(',')[0] for text in lines] == ['round', '0', '1', '2', '3']
   assert float(lines[-1].split(',')[1]) == line[1]
-  # With a clip norm beyond all that the rule may reach, whole numbers would bound no update.
-  changed = [whole.replace(b'0,0.3', text) for text in (b'7,0.3', b'0,1e-310', b'0,1e7')]
-  for wrong in (whole + whole[-80:], *changed, b'a,b\n1,2\n'):
-    path.write_bytes(wrong)
+
+
+@pytest.mark.parametrize('place', ['before the line', 'before the mark'])
+def test_a_round_that_was_killed_as_it_was_written_leaves_a_table(tmp_path, place, monkeypatch):
+  with opened(tmp_path, **ADAPTING) as aggregator:
+    run_rounds(aggregator, 2)
+    with monkeypatch.context() as patch:
+      if place == 'before the line':
+        patch.setattr(released.os, 'fsync', lambda *_: (_ for _ in ()).throw(OSError(5, 'no')))
+      else:
+        patch.setattr(
+          aggregator._table._mark, 'write', lambda *_, **__: (_ for _ in ()).throw(OSError(5))
+        )
+      with pytest.raises(OSError):
+        run_rounds(aggregator, 1)
+    if place == 'before the line':
+      run_rounds(aggregator, 1)
+  with opened(tmp_path, **ADAPTING) as aggregator:
+    run_rounds(aggregator, 1)
+    rounds = list(aggregator._table.columns()['loss'])
+  assert rounds == ([0, 1, 3, 4] if place == 'before the line' else [0, 1, 2, 3])
+
+
+def test_a_table_that_was_cut_is_older_or_of_another_run_is_refused(tmp_path):
+  folders = [tmp_path / name for name in ('own', 'other')]
+  path, other = (folder / released.NAME for folder in folders)
+  versions = []
+  for folder in folders:
+    with opened(folder, **ADAPTING) as aggregator:
+      for _ in range(4):
+        run_rounds(aggregator, 1)
+        if folder == folders[0]:
+          versions.append((path.read_bytes(), path.with_suffix('.mark').read_bytes()))
+  whole, marked = versions[-1]
+  lines = whole.splitlines(keepends=True)
+  wrong = [whole[:-1], whole[: whole.rfind(b'4')], b'', *(table for table, _ in versions[:-1])]
+  wrong += [other.read_bytes(), whole + lines[-1], b''.join([*lines[:2], *lines[3:]])]
+  wrong += [whole.replace(b'0,0.3', text) for text in (b'7,0.3', b'0,1e-310', b'0,1e7')]
+  for content in wrong:
+    path.write_bytes(content)
     with pytest.raises(ValueError, match='released.csv'):
-      opened(tmp_path, **changes)
+      opened(folders[0], **ADAPTING)
+  path.write_bytes(whole)
+  others_mark = other.with_suffix('.mark').read_bytes()
+  for content in (b'', others_mark, *(mark_ for _, mark_ in versions[:-2])):
+    path.with_suffix('.mark').write_bytes(content)
+    with pytest.raises(ValueError, match='and released.mark is of'):
+      opened(folders[0], **ADAPTING)
+  path.with_suffix('.mark').write_bytes(marked)
+  opened(folders[0], **ADAPTING).close()
+  path.unlink()
+  path.with_suffix('.mark').unlink()
+  with opened(folders[0], **ADAPTING) as aggregator:
+    assert aggregator.clip_norm == pytest.approx(0.3)
+    run_rounds(aggregator, 1)
+
+
+@pytest.mark.parametrize('sample', [40, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_flipped_bit_of_the_table_is_refused_or_harmless(tmp_path, sample):
+  with opened(tmp_path, **ADAPTING) as aggregator:
+    run_rounds(aggregator, 3)
+    expected = aggregator.metrics(), aggregator.clip_norm
+    run, made = aggregator._guard.log.run, aggregator._released
+  for path in (tmp_path / released.NAME, tmp_path / 'released.mark'):
+    content = path.read_bytes()
+    bits = np.random.default_rng(0).permutation(8 * len(content))[:sample]
+    for bit in bits.tolist():
+      flipped = bytearray(content)
+      flipped[bit // 8] ^= 1 << bit % 8
+      path.write_bytes(flipped)
+      try:
+        table = released.ReleasedTable(tmp_path / released.NAME, made, run, 3)
+      except ValueError:
+        continue
+      assert (made.estimates(table.columns(), None), table.clip_norm) == expected
+      table.close()
+    path.write_bytes(content)
 
 
 def test_the_clip_norm_follows_as_in_federated(tmp_path):

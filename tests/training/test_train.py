@@ -91,6 +91,9 @@ def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):
   arguments['clients'] = [*names['CLIENTS'], 'e\u0301']
   with pytest.raises(ValueError, match='clients: at 40, device_id is not in Unicode normal form C'):
     dpftrl.train(names['process'], names['aggregator'], **arguments)
+  arguments['clients'] = [*names['CLIENTS'], '1', '001']
+  with pytest.raises(ValueError, match='clients: at 41, the id has zeros or a sign'):
+    dpftrl.train(names['process'], names['aggregator'], **arguments)
   assert not (tmp_path / 'other').exists()
 
 
