@@ -62,8 +62,8 @@ class JsonLines(_Events):
 
   A line has `time` (UTC seconds), the identity of the `run`, `event` (begun, released, failed or
   refused), `round`, `seconds` since the round began, the type of the `error`, and the figures of
-  `Status`. It has no ids, no measurements and nothing of single clients. After a restart of `train` its
-  last round stands twice.
+  `Status`. It has no ids, no measurements and nothing of single clients. After a restart of `train`
+  its last round stands twice.
 
   Several runs may append to one file, as each line is one write at its end; after a line that a
   crash tore, the next is a line of its own. Only the owner may read a file that is made here.
