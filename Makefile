@@ -17,10 +17,10 @@ FINETUNE_RUN = $(if $(filter file,$(origin RUN)),runs/finetune,$(RUN))
 STUDY ?= docstrings
 STUDY_RUN ?= runs/studies/$(STUDY)
 # Tests that need TensorFlow Federated; the others make up test-core.
-TFF_TESTS := tests/aggregators tests/auditing/test_processes.py \
+TFF_TESTS := tests/tff/aggregators tests/prove/auditing/test_processes.py \
   tests/docs/test_programs.py tests/experiments tests/noise/stream \
-  tests/rounds/test_equal_to_tff.py tests/tff_inprocess \
-  tests/study/test_own_model.py tests/training
+  tests/run/test_equal_to_tff.py tests/tff_inprocess \
+  tests/study/test_own_model.py tests/tff/training
 # One thread for linear algebra, as the command line has.
 PYTEST_FLAGS := --numprocesses=$(JOBS) --dist=worksteal
 # An explicit PYTHON must be right; otherwise the first suitable one is taken. A line each makes an
@@ -137,7 +137,7 @@ test-core:
 # TensorFlow. This environment takes minutes to set up, mostly for PyTorch and Ray.
 test-adapters: .venv-adapters/installed
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv-adapters/bin/python -m pytest \
-	  --ignore=tests/rounds/test_equal_to_tff.py tests/adapters tests/rounds tests/finetune
+	  --ignore=tests/run/test_equal_to_tff.py tests/adapters tests/run tests/finetune
 
 # `.venv/bin/python -m benchmarks --help` lists the names for BENCH.
 bench: env

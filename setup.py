@@ -30,7 +30,7 @@ setuptools.setup(
   package_dir={'fl_dpftrl.matrices': 'matrices'},
   package_data={
     'fl_dpftrl': ['__init__.pyi', 'py.typed'],
-    'fl_dpftrl.reports': ['templates/*'],
+    'fl_dpftrl.prove.reports': ['templates/*'],
     'fl_dpftrl.matrices': ['*.json', '*.npz'],
   },
   install_requires=[
@@ -56,7 +56,7 @@ setuptools.setup(
       'sqlglot>=30',
     ],
     'machines': ['ray>=2.60'],  # clients and noise on several machines
-    # fl_dpftrl.observers, each with its library
+    # fl_dpftrl.run.observers, each with its library
     'mlflow': ['mlflow>=2.14'],
     'tensorboard': ['tensorboard>=2.16'],
     'wandb': ['wandb>=0.19.10'],

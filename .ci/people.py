@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from fl_dpftrl import style
+from fl_dpftrl.support import style
 from fl_dpftrl.study import result_tables
 
 _NAMES = {

@@ -14,8 +14,8 @@ from typing import Any
 from matplotlib import ticker
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import style
-from fl_dpftrl.participations import sampling
+from fl_dpftrl.support import style
+from fl_dpftrl.participation import sampling
 from fl_dpftrl.planning import candidate_sets, comparison
 
 FOLDER = pathlib.Path(__file__).parents[1] / 'docs' / 'published-figures'

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from fl_dpftrl.families import banded_toeplitz, blt, identity, tree_online
-from fl_dpftrl.noise import integer_rows, units
-from fl_dpftrl.participation import seen
-from fl_dpftrl.rounds import sums
+from fl_dpftrl.mechanisms.families import banded_toeplitz, blt, identity, tree_online
+from fl_dpftrl.noise import integer_rows
+from fl_dpftrl.claims import lattice_units
+from fl_dpftrl.participation.counts import seen
+from fl_dpftrl.run import sums
 
 SIZE, ROUNDS = 1000, 4  # Of so many normals, some need further bits.
 
@@ -24,7 +25,7 @@ def main() -> None:
     for _ in range(ROUNDS):
       maker.make(np.empty(SIZE, np.int64))
   for kind in (np.float32, np.float64):
-    total = sums.Sum(SIZE, unit=units.Unit.of(1.0))
+    total = sums.Sum(SIZE, unit=lattice_units.Unit.of(1.0))
     total.begin(1.0)
     total.add([np.ones((1, SIZE), kind)])
   devices = seen.Seen()

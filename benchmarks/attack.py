@@ -19,10 +19,10 @@ TABLE = (
 
 def main(options: runner.Options) -> int:
   """Attacks every family for 1,000 rounds or --rounds; fails if float32 sums hide or ours tell."""
-  from fl_dpftrl.families import registry
+  from fl_dpftrl.mechanisms import family_registry
 
   attacked = [('identity', FLOATS)]
-  attacked += [(name, noise) for noise in ('engine', 'state') for name in sorted(registry.FAMILIES)]
+  attacked += [(name, noise) for noise in ('engine', 'state') for name in sorted(family_registry.FAMILIES)]
   rounds, rows = options.rounds or 1000, []
   for name, noise in attacked:
     side = Side(call('attack', 'attack', noise, name, rounds), timeout=1800.0)

@@ -13,7 +13,7 @@ one grid for everything, and the same count says nothing. See docs/decisions/ari
 import numpy as np
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.families import lattice
+from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.noise import normals
 
 SIZE, ROUNDS, BITS = 1 << 20, 10, 34

@@ -9,7 +9,7 @@ import os
 import numpy as np
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.families import linear_noise
+from fl_dpftrl.mechanisms import linear_noise
 from fl_dpftrl.noise import integer_rows
 
 

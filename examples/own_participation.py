@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import sensitivities
+from fl_dpftrl.mechanisms import sensitivities
 
 
 @dpftrl.register

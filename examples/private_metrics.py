@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import style
+from fl_dpftrl.support import style
 
 DEVICES, COHORT, EXAMPLES, INPUTS, ROUNDS, WINDOW = 100_000, 500, 8, 20, 2000, 10
 TRUE = np.random.default_rng(0).normal(size=INPUTS)

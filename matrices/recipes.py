@@ -11,11 +11,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_dpftrl.families import base, blt
-from fl_dpftrl.optimization import registry
-from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.participations import loss_budgets
-from fl_dpftrl.strategies import files
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms.families import blt
+from fl_dpftrl.mechanisms.search import optimizers
+from fl_dpftrl.mechanisms import schemas as participation
+from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.mechanisms.files import files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Recipe:
   def make(self) -> base.Strategy:
     if isinstance(self.made, base.Strategy):
       return self.made
-    return registry.optimize(
+    return optimizers.optimize(
       self.made, self.several or self.schema, objective=self.objective, **self.size
     )
 

@@ -12,9 +12,9 @@ os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # Several clients at a time
 import hypothesis
 import pytest
 
-from fl_dpftrl.families import undoing
-from fl_dpftrl.noise import units
-from fl_dpftrl.strategies import documents
+from fl_dpftrl.mechanisms import undoing
+from fl_dpftrl.claims import lattice_units
+from fl_dpftrl.mechanisms.files import documents
 
 # TensorFlow has a million objects: to look through them for garbage takes up to a
 # tenth of the time of its tests, where it is done as often as Python does by itself.
@@ -77,7 +77,7 @@ def _put_long_modules_first(items):
 @pytest.fixture(autouse=True, scope='session')
 def checked_once():
   """What is the same for each use of a strategy is computed once: up to a second at 4096 rounds."""
-  check, farthest, known = undoing.check_undoes, units.Unit.farthest, {}
+  check, farthest, known = undoing.check_undoes, lattice_units.Unit.farthest, {}
 
   def once(compute, *of, strategy):
     each = (strategy, getattr(strategy, 'strategy', strategy))  # A stamped one has another inside.
@@ -96,7 +96,7 @@ def checked_once():
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(undoing, 'check_undoes', check_undoes)
-    patch.setattr(units.Unit, 'farthest', farthest_of)
+    patch.setattr(lattice_units.Unit, 'farthest', farthest_of)
     yield
 
 

@@ -5,10 +5,10 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.participations import sampling
-from fl_dpftrl.simulation import partition
-from tests.replaying import in_memory
+from fl_dpftrl.mechanisms import schemas as participation
+from fl_dpftrl.participation import sampling
+from fl_dpftrl.planning.simulation import partition
+from tests.prove.replaying import in_memory
 
 SCHEMAS = (participation.MinSep, participation.FixedSeparation)
 

@@ -4,19 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from fl_dpftrl.families import (
-  banded,
-  banded_inverse,
-  banded_toeplitz,
-  base,
-  blt,
-  dense,
-  lambda_cgd,
-  low_rank,
-  registry,
-  stamped,
-  tree_full,
-)
+from fl_dpftrl.mechanisms.families import (banded, banded_inverse, banded_toeplitz, blt, dense, lambda_cgd, low_rank, stamped, tree_full)
+from fl_dpftrl.mechanisms import base, family_registry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +100,7 @@ VARIANTS = {
   'stamped blt': lambda d: stamped.Stamped(blt.BLT(*d.buffers()), d.length()),
 }
 
-FAMILIES = tuple(sorted(registry.FAMILIES))
+FAMILIES = tuple(sorted(family_registry.FAMILIES))
 NAMES = (*FAMILIES, *sorted(VARIANTS))
 
 
@@ -128,4 +117,4 @@ def drawn(name: str, num_rounds: int, rng: np.random.Generator) -> base.Strategy
 def made(name: str, draw: Draw) -> base.Strategy:
   """Returns a strategy of a family or variant with drawn parameters."""
   make = EXAMPLES.get(name) or VARIANTS.get(name)
-  return make(draw) if make else registry.FAMILIES[name]()
+  return make(draw) if make else family_registry.FAMILIES[name]()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.training import checkpoints
+from fl_dpftrl.tff.training import checkpoints
 
 # Successive digits that count as a leak.
 _DIGITS, _HEX_DIGITS, _BYTES = 6, 8, 4

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fl_dpftrl import workloads
-from fl_dpftrl.families import base
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms import schemas
 
 
 class AnyMatrix(base.Strategy):

@@ -8,7 +8,7 @@ import pytest
 import threadpoolctl
 
 import fl_dpftrl
-from fl_dpftrl.optimization import registry
+from fl_dpftrl.mechanisms.search import optimizers
 from tests import every_family
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -37,8 +37,8 @@ def test_linear_algebra_has_one_thread_while_a_strategy_is_optimised(monkeypatch
   pools = threadpoolctl.ThreadpoolController().select(user_api='blas')
   count = lambda: {one['num_threads'] for one in pools.info()}
   found = []
-  optimizer = registry.Optimizer(lambda problem: found.append(count()))
-  monkeypatch.setitem(registry.OPTIMIZERS, 'identity', optimizer)
+  optimizer = optimizers.Optimizer(lambda problem: found.append(count()))
+  monkeypatch.setitem(optimizers.OPTIMIZERS, 'identity', optimizer)
   with pools.limit(limits=2):
     fl_dpftrl.optimize('identity', SCHEMA)
     assert found == [{1}] and count() == {2}

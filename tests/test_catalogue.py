@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import fl_dpftrl
-from fl_dpftrl import workloads
-from fl_dpftrl.families import banded, blt, identity, stamped
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.strategies import files
+from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.mechanisms.families import banded, blt, identity, stamped
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.files import files
 from tests import every_family
 
 SCHEMA = schemas.MinSep(num_rounds=12, min_sep=3, max_participations=2)

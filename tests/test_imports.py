@@ -101,4 +101,4 @@ def test_the_package_itself_loads_nothing():
 def test_the_guard_sees_what_is_loaded():
   assert loaded_by('import sys; sys.modules["jax"] = sys') == {'jax'}
   with pytest.raises(AssertionError, match="rounds.sums loads .'numba'"):
-    printed(_EACH, 'fl_dpftrl.rounds.sums')
+    printed(_EACH, 'fl_dpftrl.run.sums')

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from fl_dpftrl.families import base
-from fl_dpftrl.optimization.search_problem import Problem
-from fl_dpftrl.strategies import files
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms.search.search_problem import Problem
+from fl_dpftrl.mechanisms.files import files
 from matrices import recipes
 
 GOLDEN = pathlib.Path(__file__).with_name('golden')

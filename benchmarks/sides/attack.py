@@ -7,15 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
-from fl_dpftrl.families import base
-from fl_dpftrl.noise import integer_rows, normals, units
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.noise import integer_rows, normals
+from fl_dpftrl.claims import lattice_units
 from tests import every_family
 
 SIZE, RUN = 1 << 17, 50  # coordinates; rounds of one run
 NOISE_MULTIPLIER = 7.379
 CONFIDENCE = 0.999
 _NEAR, _GRID = 2.0**-11, 2.0**-34
-UNIT = units.Unit.of(NOISE_MULTIPLIER)
+UNIT = lattice_units.Unit.of(NOISE_MULTIPLIER)
 Releases = Iterator[np.ndarray]
 UPDATE = np.full(SIZE, 0.999 / math.sqrt(SIZE))
 

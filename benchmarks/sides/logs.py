@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fl_dpftrl.logs import keys, log_tables
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.simulation import attendances
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.planning.simulation import attendances
 
 LEAST_GAP, MOST_GAP = 200, 400
 _ROW_GROUP = 1 << 20

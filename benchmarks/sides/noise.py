@@ -6,9 +6,9 @@ import numpy as np
 
 from benchmarks import rounds, runner
 from benchmarks.sides import strategies
-from fl_dpftrl.families import base
+from fl_dpftrl.mechanisms import base
 from fl_dpftrl.noise import integer_rows
-from fl_dpftrl.strategies import files
+from fl_dpftrl.mechanisms.files import files
 
 
 def coefficients(num_bands: int) -> np.ndarray:

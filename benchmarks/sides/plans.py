@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import plan as plan_page
-from fl_dpftrl.accounting import guarantees
+from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.commands import population_flags
 from fl_dpftrl.planning import candidate_sets, forecasts, recommendation, search
 

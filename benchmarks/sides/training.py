@@ -11,9 +11,9 @@ import tff_inprocess
 from benchmarks import runner, training
 from experiments.stackoverflow import networks, training_model
 from experiments.stackoverflow.datasets import federated_text, vocabularies
-from fl_dpftrl.aggregators import factories
-from fl_dpftrl.families import identity
-from fl_dpftrl.training import processes
+from fl_dpftrl.tff.aggregators import factories
+from fl_dpftrl.mechanisms.families import identity
+from fl_dpftrl.tff.training import processes
 
 _RATE = 0.1
 _NETWORKS = {'lstm': networks.Lstm, 'log_bilinear': networks.LogBilinear}

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.stackoverflow.datasets import docstring_text
-from fl_dpftrl.files import paths
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.files import paths
+from fl_dpftrl.support.text import messages
 
 if TYPE_CHECKING:
   import tokenizers

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 if TYPE_CHECKING:
   import tokenizers

@@ -13,7 +13,7 @@ import numpy as np
 
 import fl_dpftrl as dpftrl
 from experiments.finetune import data, model
-from fl_dpftrl.files import durable, paths
+from fl_dpftrl.support.files import durable, paths
 
 NUM_ROUNDS, COHORT = 14, 40
 NUM_TRAINED, RANK = 15, 4  # last layers with additions, and the rank of these

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import NoReturn
 
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 
 class Parser(argparse.ArgumentParser):

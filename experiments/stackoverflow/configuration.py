@@ -12,8 +12,8 @@ from typing import Any
 from absl import flags
 
 from experiments.stackoverflow import flag_files
-from fl_dpftrl.files import durable
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.files import durable
+from fl_dpftrl.support.text import messages
 
 HPARAMS_NAME, SUMMARY_NAME = 'hparams.json', 'summary.json'
 NOISE_FLAGS = ('noise_multiplier', 'epsilon')

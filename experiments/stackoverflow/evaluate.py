@@ -8,8 +8,8 @@ test data as one JSON object. --model=PATH measures a model that `export` wrote.
 It needs neither checkpoints nor anything secret.
 """
 
-from fl_dpftrl import signals
-from fl_dpftrl.text import streams
+from fl_dpftrl.support import signals
+from fl_dpftrl.support.text import streams
 
 if __name__ == '__main__':
   signals.end_at_once('evaluate: interrupted')  # What is imported next takes a while.
@@ -21,8 +21,8 @@ import os
 import pathlib
 
 from experiments.stackoverflow import command_line, configuration, datasets
-from fl_dpftrl import metrics
-from fl_dpftrl.files import json_files
+from fl_dpftrl.support import metrics
+from fl_dpftrl.support.files import json_files
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def evaluate(
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # TensorFlow is slow to load: not before the flags are known to fit the data.
   from experiments.stackoverflow import exported, networks, training_model
-  from fl_dpftrl.training import report
+  from fl_dpftrl.tff.training import report
 
   size = dataset.vocabulary.size
   network = networks.chosen(hparams, size)

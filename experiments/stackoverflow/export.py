@@ -8,8 +8,8 @@ reads model.npz and the flags in hparams.json, and writes runs/docstrings/saved_
 token id. It needs neither checkpoints nor anything secret.
 """
 
-from fl_dpftrl import signals
-from fl_dpftrl.text import streams
+from fl_dpftrl.support import signals
+from fl_dpftrl.support.text import streams
 
 if __name__ == '__main__':
   signals.end_at_once('export: interrupted')  # What is imported next takes a while.
@@ -20,7 +20,7 @@ import os
 import pathlib
 
 from experiments.stackoverflow import command_line, datasets, evaluate
-from fl_dpftrl.files import durable
+from fl_dpftrl.support.files import durable
 
 WORDS_NAME = 'words.txt'
 _FORMATS = ('keras', 'savedmodel')
@@ -54,7 +54,7 @@ def export(folder: pathlib.Path, format: str, output: pathlib.Path | None = None
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # TensorFlow is slow to load: not before the flags are known to fit the data.
   from experiments.stackoverflow import exported, networks
-  from fl_dpftrl.training import report
+  from fl_dpftrl.tff.training import report
 
   network = networks.chosen(hparams, dataset.vocabulary.size)
   weights = networks.read_weights(folder / report.MODEL_NAME, network, flag='run')

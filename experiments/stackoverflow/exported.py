@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.stackoverflow import networks
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 KERAS, SAVED_MODEL = 'keras', 'savedmodel'
 NAMES = {KERAS: 'model.keras', SAVED_MODEL: 'saved_model'}

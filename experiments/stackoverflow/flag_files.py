@@ -7,8 +7,8 @@ name each other, and only where they are text in the encoding of the terminal.
 import os
 from collections.abc import Sequence
 
-from fl_dpftrl.files import json_files
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.files import json_files
+from fl_dpftrl.support.text import messages
 
 MOST_FILES = 100
 """Files that are read in all, each as often as it is named."""

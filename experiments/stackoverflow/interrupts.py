@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from fl_dpftrl import signals
+from fl_dpftrl.support import signals
 
 _POLL_SECONDS = 0.05
 # How long a step may go on that was under way, and then its clean-up.

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.stackoverflow import configuration, lstm
-from fl_dpftrl.files import array_files
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.files import array_files
+from fl_dpftrl.support.text import messages
 
 Weights = Sequence[tf.Tensor]
 

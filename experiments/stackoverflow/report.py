@@ -7,10 +7,10 @@ from typing import Any
 
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets
-from fl_dpftrl import metrics
-from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.support import metrics
+from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.logs import ledger_format
-from fl_dpftrl.text import messages, roundings
+from fl_dpftrl.support.text import messages, roundings
 
 _LONGEST = 1000  # characters of a line
 
@@ -36,7 +36,7 @@ def write(
     compare_with: folder of the same run without noise; None if it is not known.
     figures: kind of the plot.
   """
-  from fl_dpftrl import style  # Loads matplotlib.
+  from fl_dpftrl.support import style  # Loads matplotlib.
 
   without_noise = accuracy_without_noise(flags, compare_with)
   compared = {

@@ -10,11 +10,11 @@ from typing import Any
 
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets, interrupts, remote_machines
-from fl_dpftrl.accounting import arithmetics
-from fl_dpftrl.families import base
-from fl_dpftrl.optimization import registry
-from fl_dpftrl.strategies import files
-from fl_dpftrl.text import messages
+from fl_dpftrl.participation.accounting import arithmetics
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms.search import optimizers
+from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.support.text import messages
 
 _MECHANISM, _OBJECTIVE = 'blt', 'max'
 
@@ -145,10 +145,10 @@ def strategy(
     base.check_num_rounds(chosen, hparams.num_rounds)
     return chosen
   mechanism = hparams.mechanism or _MECHANISM
-  registry.check_family(mechanism)
-  if mechanism not in registry.OPTIMIZERS:
+  optimizers.check_family(mechanism)
+  if mechanism not in optimizers.OPTIMIZERS:
     raise ValueError(
-      f'--mechanism={mechanism} is unknown; known are {", ".join(registry.OPTIMIZERS)}'
+      f'--mechanism={mechanism} is unknown; known are {", ".join(optimizers.OPTIMIZERS)}'
     )
   if mechanism not in files.parameter_free():
     say(f'optimising {mechanism} for {schema.num_rounds} rounds with min-sep {schema.min_sep}')

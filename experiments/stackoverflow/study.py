@@ -11,8 +11,8 @@ For a scheduler, --cells prints ranges of numbers of cells: those of a line can 
 time, each with --cell=NUMBER, the second line after the first. Without --cell all are compared.
 """
 
-from fl_dpftrl import signals
-from fl_dpftrl.text import streams
+from fl_dpftrl.support import signals
+from fl_dpftrl.support.text import streams
 
 if __name__ == '__main__':
   signals.end_at_once('study: interrupted')  # What is imported next takes a while.
@@ -30,11 +30,11 @@ from typing import Any
 
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import command_line, configuration, run
-from fl_dpftrl import workloads
-from fl_dpftrl.files import json_files, paths
+from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.support.files import json_files, paths
 from fl_dpftrl.study import cells, comparing, designs
 from fl_dpftrl.study.result_tables import Metric
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 # Flags that a study sets for each of its runs.
 _PER_RUN = (

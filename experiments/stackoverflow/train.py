@@ -10,8 +10,8 @@ participation.parquet (the log), privacy.json, privacy.html, accuracy.png, summa
 checkpoints/ and, for a run with a guarantee, claim.json. An interrupted run goes on with --resume.
 """
 
-from fl_dpftrl import signals
-from fl_dpftrl.text import streams
+from fl_dpftrl.support import signals
+from fl_dpftrl.support.text import streams
 
 if __name__ == '__main__':
   signals.end_at_once('train: interrupted')  # What is imported next takes a while.
@@ -33,8 +33,8 @@ from typing import NoReturn
 from absl import app, flags, logging
 
 from experiments.stackoverflow import configuration, flag_files, interrupts, remote_machines
-from fl_dpftrl.files import durable, json_files, paths
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.files import durable, json_files, paths
+from fl_dpftrl.support.text import messages
 
 LOCK_NAME = 'lock'
 TEMPORARY_NAME = '.temporary'
@@ -186,10 +186,10 @@ def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> confi
 
 def _parse(argv: list[str]) -> list[str]:
   if {'--help', '-help', '--helpfull', '--helpshort'} & set(argv):
-    from fl_dpftrl.optimization import registry  # Slow to load.
+    from fl_dpftrl.mechanisms.search import optimizers  # Slow to load.
 
     print(__doc__)
-    print(textwrap.fill(f'Mechanisms: {", ".join(registry.OPTIMIZERS)}.', width=80))
+    print(textwrap.fill(f'Mechanisms: {", ".join(optimizers.OPTIMIZERS)}.', width=80))
     for module in (configuration, sys.modules[__name__]):
       print(flags.FLAGS.module_help(module))
     sys.exit(0)

@@ -22,10 +22,10 @@ from experiments.stackoverflow import (
   report,
   training_model,
 )
-from fl_dpftrl import workloads
-from fl_dpftrl.reports import settings
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.training import loop, processes
+from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.prove.reports import settings
+from fl_dpftrl.planning.simulation import cohorts
+from fl_dpftrl.tff.training import loop, processes
 from tff_inprocess import memory
 
 ROWS_NAME = 'rows'

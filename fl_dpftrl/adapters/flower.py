@@ -23,7 +23,7 @@ import numpy as np
 from fl_dpftrl import adapters
 from fl_dpftrl.adapters import sites
 from fl_dpftrl.logs import id_columns, id_spellings
-from fl_dpftrl.rounds import private_aggregator
+from fl_dpftrl.run import private_aggregator
 
 with adapters.peer('Flower', 'flower'):
   from flwr import app

@@ -14,7 +14,7 @@ import numpy as np
 
 from fl_dpftrl import adapters
 from fl_dpftrl.adapters import sites
-from fl_dpftrl.rounds import private_aggregator
+from fl_dpftrl.run import private_aggregator
 
 with adapters.peer('NVFlare', 'nvflare'):
   from nvflare import client

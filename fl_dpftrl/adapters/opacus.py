@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import adapters, extra_coordinates
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import accountant
-from fl_dpftrl.rounds import private_aggregator, release
-from fl_dpftrl.strategies import files
+from fl_dpftrl import adapters
+from fl_dpftrl.claims import extra_coordinates
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.run import private_aggregator, release
+from fl_dpftrl.mechanisms.files import files
 
 with adapters.peer('Opacus', 'opacus'):
   import torch

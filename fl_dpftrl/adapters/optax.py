@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fl_dpftrl import adapters
-from fl_dpftrl.rounds import private_aggregator
+from fl_dpftrl.run import private_aggregator
 
 with adapters.peer('optax', 'optax'):
   import jax

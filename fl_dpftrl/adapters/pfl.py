@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl import adapters
-from fl_dpftrl.rounds import private_aggregator
+from fl_dpftrl.run import private_aggregator
 
 with adapters.peer('pfl-research', 'pfl'):
   import torch

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.rounds import private_aggregator
+from fl_dpftrl.run import private_aggregator
 
 Arrays = Mapping[str, np.ndarray]
 Update = Callable[[Arrays, Any], Arrays]

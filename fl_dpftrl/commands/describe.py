@@ -2,12 +2,13 @@
 
 import argparse
 
-from fl_dpftrl import checks, tables, workloads
+from fl_dpftrl.support import checks, tables
+from fl_dpftrl.mechanisms import workloads
 from fl_dpftrl.commands import flags
-from fl_dpftrl.families import linear_noise
-from fl_dpftrl.files import json_files
+from fl_dpftrl.mechanisms import linear_noise
+from fl_dpftrl.support.files import json_files
 from fl_dpftrl.noise import integer_rows, recurrence
-from fl_dpftrl.strategies import files
+from fl_dpftrl.mechanisms.files import files
 
 HELP = 'shows sensitivity, errors and losses of a strategy under any schema and workload'
 

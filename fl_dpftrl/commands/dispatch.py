@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from fl_dpftrl import version
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 COMMANDS = (
   'optimize',

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_dpftrl import checks, workload_error, workloads
-from fl_dpftrl.families import base
-from fl_dpftrl.files import json_files
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import loss_budgets
-from fl_dpftrl.participations import sampling as schemes
-from fl_dpftrl.text import roundings
+from fl_dpftrl.support import checks
+from fl_dpftrl.mechanisms import workload_error, workloads
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.support.files import json_files
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.participation import sampling as schemes
+from fl_dpftrl.support.text import roundings
 
 if TYPE_CHECKING:
   from fl_dpftrl.planning import candidate_sets
@@ -184,7 +185,7 @@ def sampling(
     if name not in wanted:
       raise ValueError(f'--{name}={value} does not go with --sampling={args.sampling}; drop it')
   if strategy is not None and issubclass(scheme, schemes.Batches):
-    from fl_dpftrl.participations import accountant
+    from fl_dpftrl.participation import accountant
 
     fields.setdefault('num_parts', accountant.num_bands(strategy))
   return scheme(num_rounds=num_rounds, **fields)

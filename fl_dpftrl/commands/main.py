@@ -6,8 +6,8 @@ It imports nothing of weight, so that a signal finds the program ready from the 
 import sys
 from collections.abc import Sequence
 
-from fl_dpftrl import signals
-from fl_dpftrl.text import streams
+from fl_dpftrl.support import signals
+from fl_dpftrl.support.text import streams
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import tables, workloads
+from fl_dpftrl.support import tables
+from fl_dpftrl.mechanisms import workloads
 from fl_dpftrl.commands import flags, output
-from fl_dpftrl.families import base
-from fl_dpftrl.files import json_files
-from fl_dpftrl.optimization import registry, search_problem
-from fl_dpftrl.participation import schemas as participation
-from fl_dpftrl.participations import accountant, loss_budgets, sampling
-from fl_dpftrl.strategies import files
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.support.files import json_files
+from fl_dpftrl.mechanisms.search import optimizers, search_problem
+from fl_dpftrl.mechanisms import schemas as participation
+from fl_dpftrl.participation import accountant, sampling
+from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.mechanisms.files import files
 
 HELP = 'finds the best strategy of a mechanism and writes a strategy file'
 
@@ -32,7 +34,7 @@ _NOT_SAMPLED = ('min_sep', 'max_participations', 'separation', 'min_sep_range', 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
-  words = f'one of {", ".join(registry.OPTIMIZERS)}, or one of your own (--import)'
+  words = f'one of {", ".join(optimizers.OPTIMIZERS)}, or one of your own (--import)'
   add('--mechanism', required=True, type=_mechanism, metavar='NAME', help=words)
   flags.add_schema(parser, required=False)
   flags.add_loss_budget(parser)
@@ -82,11 +84,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _mechanism(text: str) -> str:
   """Returns the text; says what to do with a name that has no optimiser."""
   try:
-    registry.check_family(text)
+    optimizers.check_family(text)
   except ValueError as e:
     raise argparse.ArgumentTypeError(str(e)) from e
-  if registry.find_optimizer(text) is None:
-    choices = ', '.join(registry.OPTIMIZERS)
+  if optimizers.find_optimizer(text) is None:
+    choices = ', '.join(optimizers.OPTIMIZERS)
     raise argparse.ArgumentTypeError(f'{text!r} is none of {choices}; --import your own')
   return text
 
@@ -107,7 +109,7 @@ def _range(text: str) -> tuple[int, int]:
 def run(args: argparse.Namespace) -> json_files.Object:
   """Optimises and evaluates a strategy, and writes the file if requested."""
   workload = flags.workload(args)
-  optimizer: Any = registry.find_optimizer(args.mechanism)
+  optimizer: Any = optimizers.find_optimizer(args.mechanism)
   size = _size(args, optimizer)
   scheme = _scheme(args, optimizer.size)
   budget = _budget(args, scheme)
@@ -120,7 +122,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   start, shown = time.monotonic(), output.Progress('optimize')
 
   def optimize(schema: Any, **size: Any) -> base.Strategy:
-    return registry.optimize(
+    return optimizers.optimize(
       args.mechanism,
       schema,
       objective=args.objective,
@@ -175,7 +177,7 @@ def _budget(
 
 
 def _schemas(
-  args: argparse.Namespace, optimizer: registry.Optimizer, budget: loss_budgets.LossBudget | None
+  args: argparse.Namespace, optimizer: optimizers.Optimizer, budget: loss_budgets.LossBudget | None
 ) -> list[participation.MinSep]:
   """Returns the schema, or one per horizon, or per min-sep of the range with LOW first."""
   if budget is not None:
@@ -194,7 +196,7 @@ def _schemas(
 
 def _further(
   args: argparse.Namespace,
-  optimizer: registry.Optimizer,
+  optimizer: optimizers.Optimizer,
   strategy: base.Strategy,
   schemas: list[participation.MinSep],
   workload: workloads.Workload,
@@ -238,7 +240,7 @@ def _by_horizon(
   }
 
 
-def _size(args: argparse.Namespace, optimizer: registry.Optimizer) -> dict[str, int]:
+def _size(args: argparse.Namespace, optimizer: optimizers.Optimizer) -> dict[str, int]:
   """Returns the size flag that the mechanism takes, and rejects the others."""
   sizes = {name: getattr(args, name) for name in _SIZES if getattr(args, name) is not None}
   for name, value in sizes.items():

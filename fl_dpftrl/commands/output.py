@@ -6,8 +6,8 @@ import sys
 import tempfile
 import time
 
-from fl_dpftrl.files import paths
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.files import paths
+from fl_dpftrl.support.text import messages
 
 SECONDS = 5.0
 

@@ -8,12 +8,12 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl.commands import flags, output, replay_text
-from fl_dpftrl.files import json_files
+from fl_dpftrl.support.files import json_files
 from fl_dpftrl.logs import id_columns, ledger_format
-from fl_dpftrl.replaying import counted, evidence, opened_runs, replays, statements
+from fl_dpftrl.prove.replaying import counted, evidence, opened_runs, replays, statements
 
 if TYPE_CHECKING:
-  from fl_dpftrl.reports import settings
+  from fl_dpftrl.prove.reports import settings
 
 HELP = 'computes the guarantee of a finished run from its participation log'
 
@@ -183,7 +183,7 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
   for path, published in ((args.report, False), (args.public_report, True)):
     if path:
       # This import is slow, and other commands do not need it.
-      from fl_dpftrl.reports import privacy
+      from fl_dpftrl.prove.reports import privacy
 
       shown = statement.publishable() if published else statement
       privacy.write_report(path, shown, setting=_setting(args))
@@ -277,7 +277,7 @@ def _opening(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _setting(args: argparse.Namespace) -> 'settings.Setting':
-  from fl_dpftrl.reports import settings
+  from fl_dpftrl.prove.reports import settings
 
   pairs: list[tuple[str, Any]] = []
   for name in (*_OF_ONE_RUN, 'sites', 'delta', 'adjacency', 'group_size', 'max_epsilon'):

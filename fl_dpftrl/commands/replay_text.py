@@ -2,8 +2,8 @@
 
 import sys
 
-from fl_dpftrl.replaying import observed_losses, statements
-from fl_dpftrl.text import messages, roundings
+from fl_dpftrl.prove.replaying import observed_losses, statements
+from fl_dpftrl.support.text import messages, roundings
 
 LONGEST = 1000  # maximum number of characters of a sentence
 _LISTED = 8  # columns

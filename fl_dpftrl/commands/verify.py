@@ -3,8 +3,8 @@
 import argparse
 
 from fl_dpftrl.commands import flags, output, replay_text
-from fl_dpftrl.replaying import evidence
-from fl_dpftrl.text import messages
+from fl_dpftrl.prove.replaying import evidence
+from fl_dpftrl.support.text import messages
 
 HELP = 'computes everything in an evidence folder again, and says what does not fit'
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl.logs import limits
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 Ids = Sequence[str] | Sequence[int] | np.ndarray
 

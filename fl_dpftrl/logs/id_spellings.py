@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 _WHOLE = r'^[+-]?[0-9]+$'
 # Texts of floats. Those like 1e5 may be hexadecimal, and are numbers where all ids are.

@@ -3,7 +3,7 @@
 A ledger is a database of SQLite. It has the claim of the run and its random identity, and a row for
 each round: a UTC second, the device ids in order, one a line, and the chained digest
 
-    H_t = SHA-256(H_{t−1} ‖ t ‖ kind ‖ ids), H_{−1} = SHA-256('fl_dpftrl.rounds'),
+    H_t = SHA-256(H_{t−1} ‖ t ‖ kind ‖ ids), H_{−1} = SHA-256('fl_dpftrl.run'),
 
 with t as 8 bytes, little-endian, and kind `I` for whole numbers and `T` for text or no ids. Digest
 t fixes the cohorts of all rounds up to t. In a run of units that own devices, the citation of their
@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.files import mark
+from fl_dpftrl.support.files import mark
 from fl_dpftrl.logs import keys, refusals
 
 NAME = 'participation.parquet'
@@ -33,7 +33,7 @@ NAME = 'participation.parquet'
 SUFFIX = '.ledger'
 """Ends the name of a ledger, in place of the .parquet of its log."""
 
-START = hashlib.sha256(b'fl_dpftrl.rounds').digest()
+START = hashlib.sha256(b'fl_dpftrl.run').digest()
 """H_{−1}."""
 
 MARK_SUFFIX = '.mark'

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.files import mark
+from fl_dpftrl.support.files import mark
 from fl_dpftrl.logs import ledger_format, ledgers, refusals
 
 _BATCH_ROWS = 1 << 18

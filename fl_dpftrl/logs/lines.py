@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from fl_dpftrl.files import json_files
+from fl_dpftrl.support.files import json_files
 from fl_dpftrl.logs import layouts, limits, refusals
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 _BLOCK = 1 << 24  # bytes
 _BLANK_LINES = 256  # most before the first object

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl.files import durable, paths
+from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.logs import id_columns, id_spellings, keys, limits, refusals
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 ROW_GROUP = 1 << 20
 """Rows of a row group of a file."""

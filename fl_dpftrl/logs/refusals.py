@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from fl_dpftrl.logs import limits
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 MARK_HINT = "; if it is an id, say which texts mark one: --missing=''"
 

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from fl_dpftrl import signals
+from fl_dpftrl.support import signals
 from fl_dpftrl.logs import limits
 
 COMMANDS = ('replay', 'verify')

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl.logs import id_columns, limits, refusals
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 
 def is_list(kind: pa.DataType) -> bool:

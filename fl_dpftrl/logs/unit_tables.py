@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl.files import durable, paths
+from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.logs import id_spellings, layouts, limits, participation_log, refusals
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 DEVICE_ID, UNIT_ID = 'device_id', 'unit_id'
 FROM_ROUND, UNTIL_ROUND = 'from_round', 'until_round'

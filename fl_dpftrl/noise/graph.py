@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl.families import base as strategies
-from fl_dpftrl.families import lattice, linear_noise, undoing
+from fl_dpftrl.mechanisms import base as strategies
+from fl_dpftrl.mechanisms import lattice, linear_noise, undoing
 from fl_dpftrl.noise import randomness
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 # Normals of round t, float64, a tensor for each part of the model.
 NoiseSource = Callable[[tf.Tensor], list[tf.Tensor]]

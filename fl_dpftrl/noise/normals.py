@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from fl_dpftrl.kernels import normals as loops
+from fl_dpftrl.support.kernels import normal_loops as loops
 from fl_dpftrl.noise import exact
 
 # Normals whose bits are made in one go, in a processor's cache. It is part of what they are:

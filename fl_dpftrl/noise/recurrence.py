@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.families import base as strategies
-from fl_dpftrl.families import lattice, linear_noise, undoing
-from fl_dpftrl.kernels import recurrence as loops
+from fl_dpftrl.mechanisms import base as strategies
+from fl_dpftrl.mechanisms import lattice, linear_noise, undoing
+from fl_dpftrl.support.kernels import row_loops as loops
 
 _Finish = Callable[..., int]
 

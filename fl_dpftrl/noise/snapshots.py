@@ -13,7 +13,7 @@ import zlib
 
 import numpy as np
 
-from fl_dpftrl.files import durable
+from fl_dpftrl.support.files import durable
 from fl_dpftrl.noise import integer_rows
 
 _NAME = re.compile(r'before-(\d{9})\.json')

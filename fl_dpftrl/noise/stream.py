@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fl_dpftrl.families import base as strategies
-from fl_dpftrl.families import lattice
+from fl_dpftrl.mechanisms import base as strategies
+from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.noise import graph, randomness
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 # (seed, t, specs) → standard normals of round t, float64, a tensor a spec.
 Draw = Callable[[tf.Tensor, tf.Tensor, list[tf.TensorSpec]], list[tf.Tensor]]

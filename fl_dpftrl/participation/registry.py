@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.text import messages
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.support.text import messages
 
 
 class Participation(Protocol):

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fl_dpftrl import workloads
-from fl_dpftrl.families import base
-from fl_dpftrl.optimization import registry
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.strategies import files
-from fl_dpftrl.text import messages
+from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms.search import optimizers
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.support.text import messages
 
 # Mechanisms and strategies, or labels of these.
 Names: TypeAlias = (
@@ -105,10 +105,10 @@ def _named(name: str | base.Strategy) -> Candidate:
   if not isinstance(name, str):
     return _fixed(files.resolved(name), name.family)
   mechanism, colon, size = name.partition(':')
-  optimizer = registry.find_optimizer(mechanism)
+  optimizer = optimizers.find_optimizer(mechanism)
   if optimizer is None:
     return _loaded(name)
-  find: Callable[..., base.Strategy] = functools.partial(registry.optimize, mechanism)
+  find: Callable[..., base.Strategy] = functools.partial(optimizers.optimize, mechanism)
   if colon:
     find = functools.partial(find, **_size(name, optimizer, size))
   return Candidate(
@@ -138,14 +138,14 @@ def _loaded(name: str) -> Candidate:
     except ValueError as e:
       if os.path.isfile(path):
         raise
-      registry.check_family(path)
-      near = difflib.get_close_matches(path, (*registry.OPTIMIZERS, *files.names()))
+      optimizers.check_family(path)
+      near = difflib.get_close_matches(path, (*optimizers.OPTIMIZERS, *files.names()))
       raise ValueError(
         f'{messages.quoted(path)} is no strategy file, no name in matrices/ and no mechanism:'
         + (
           f' did you mean {" or ".join(near)}?'
           if near
-          else f' {", ".join(registry.OPTIMIZERS)}, or one of a module to --import'
+          else f' {", ".join(optimizers.OPTIMIZERS)}, or one of a module to --import'
         )
       ) from e
     strategy, workload = file.strategy, file.workload
@@ -161,7 +161,7 @@ def _fixed(
   return Candidate(label=label, mechanism=strategy.family, find=find, workload=workload)
 
 
-def _size(name: str, optimizer: registry.Optimizer, size: str) -> dict[str, int]:
+def _size(name: str, optimizer: optimizers.Optimizer, size: str) -> dict[str, int]:
   if optimizer.size is None:
     raise ValueError(f'{name!r}: this mechanism takes no size')
   if not (size.isascii() and size.isdigit()):

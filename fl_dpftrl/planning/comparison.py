@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import accounting, checks, sensitivities, tables, workload_error, workloads
-from fl_dpftrl.accounting import adjacencies, gaussian
-from fl_dpftrl.families import base, linear_noise
+from fl_dpftrl.participation import accounting
+from fl_dpftrl.support import checks, tables
+from fl_dpftrl.mechanisms import sensitivities, workload_error, workloads
+from fl_dpftrl.participation.accounting import adjacencies, gaussian
+from fl_dpftrl.mechanisms import base, linear_noise
 from fl_dpftrl.participation import registry as participation
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import accountant
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation import accountant
 from fl_dpftrl.planning import candidate_sets
-from fl_dpftrl.strategies import files
-from fl_dpftrl.text import messages, progress_bars
+from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.support.text import messages, progress_bars
 
 if TYPE_CHECKING:
   from matplotlib import figure
@@ -125,7 +127,7 @@ class Comparison:
 
   def plot(self) -> 'figure.Figure':
     """Draws losses, or noise and errors at equal ε, over the field that varies or side by side."""
-    from fl_dpftrl.planning import figures  # Loads matplotlib.
+    from fl_dpftrl.planning import comparison_figures  # Loads matplotlib.
 
     values: dict[str, dict[Any, set[Any]]] = {name: {} for name in _AXES}
     for entry in self.entries:
@@ -140,7 +142,7 @@ class Comparison:
         f'entries must be evaluated at schemas of which one field varies, got {len(self.entries)}'
         f' entries with {" and ".join(fields) or "none"} varying'
       )
-    return figures.draw(self.entries, fields[0] if fields else None)
+    return comparison_figures.draw(self.entries, fields[0] if fields else None)
 
 
 def compare(

@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from fl_dpftrl import sensitivities
-from fl_dpftrl.families import base
-from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.mechanisms import sensitivities
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms import schemas as participation
 from fl_dpftrl.planning import candidate_sets
-from fl_dpftrl.strategies import files as catalogue
+from fl_dpftrl.mechanisms.files import files as catalogue
 
 MECHANISMS = ('blt', 'banded_toeplitz', 'banded', 'tree_full', 'tree_online', 'identity')
 

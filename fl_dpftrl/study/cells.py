@@ -9,20 +9,21 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fl_dpftrl.families import base, identity
-from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms.families import identity
+from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.logs import ledger_format
-from fl_dpftrl.replaying import opened_runs, replays
-from fl_dpftrl.rounds import private_aggregator
-from fl_dpftrl.strategies import files
+from fl_dpftrl.prove.replaying import opened_runs, replays
+from fl_dpftrl.run import private_aggregator
+from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.study import result_tables
 from fl_dpftrl.study.designs import Condition, Design, slug
-from fl_dpftrl.study.noise import Noise
+from fl_dpftrl.study.study_noise import Noise
 from fl_dpftrl.study.result_tables import Metric, Result
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 if TYPE_CHECKING:
-  from fl_dpftrl.aggregators import CorrelatedNoiseFactory  # Loads TensorFlow.
+  from fl_dpftrl.tff.aggregators import CorrelatedNoiseFactory  # Loads TensorFlow.
 
 ROUNDS_NAME = 'rounds'
 _ROW_NAME = 'row.json'
@@ -107,7 +108,7 @@ class Cell:
     """Returns the run's aggregator for `train`, with more options; ValueError without a schema."""
     if self.design.is_drawn:  # `train` draws its cohorts otherwise.
       raise ValueError(_NO_SCHEMA)
-    from fl_dpftrl.aggregators import factories  # Loads TensorFlow.
+    from fl_dpftrl.tff.aggregators import factories  # Loads TensorFlow.
 
     return factories.CorrelatedNoiseFactory(self.strategy, **self._bounds(), **options)
 

@@ -11,14 +11,15 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fl_dpftrl import tables, workloads
-from fl_dpftrl.accounting.tuning import Tuning
-from fl_dpftrl.files import durable, paths
+from fl_dpftrl.support import tables
+from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.participation.accounting.tuning import Tuning
+from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.participation import registry
-from fl_dpftrl.study import result_tables, running, table, tuned
+from fl_dpftrl.study import result_tables, running, study_tables, tuned
 from fl_dpftrl.study.cells import Cell, Run
 from fl_dpftrl.study.designs import Condition, Design, Mechanisms
-from fl_dpftrl.study.noise import Noises, Say, prepare
+from fl_dpftrl.study.study_noise import Noises, Say, prepare
 from fl_dpftrl.study.result_tables import Metric, Result, Row
 
 if TYPE_CHECKING:
@@ -48,23 +49,23 @@ class Study:
   @property
   def table(self) -> str:
     """The comparison as text, with the notes on how to read it."""
-    return table.text(self.rows, self.metric, self.about)
+    return study_tables.text(self.rows, self.metric, self.about)
 
   @functools.cached_property
   def figures(self) -> dict[str, 'Figure']:
     """Figures for which there is something to draw: accuracy_by_epsilon, difference_to_best."""
-    from fl_dpftrl.study import figures  # Loads matplotlib.
+    from fl_dpftrl.study import study_figures  # Loads matplotlib.
 
-    return figures.draw(self.rows, self.metric)
+    return study_figures.draw(self.rows, self.metric)
 
   @property
   def page(self) -> str:
     """The page in Markdown; its figures and results.csv are beside it."""
-    return table.page(self.title, self.rows, self.metric, self.about, list(self.figures))
+    return study_tables.page(self.title, self.rows, self.metric, self.about, list(self.figures))
 
   def write(self, folder: str | os.PathLike[str]) -> None:
     """Writes results.csv, table.txt, study.md and the figures as SVG and PNG into a folder."""
-    from fl_dpftrl import style  # Loads matplotlib.
+    from fl_dpftrl.support import style  # Loads matplotlib.
 
     folder = paths.local(folder)
     result_tables.write(folder / 'results.csv', self.results)
@@ -75,7 +76,7 @@ class Study:
       durable.write_durably(folder / name, text.encode())
 
   def __repr__(self) -> str:
-    title = f'{self.title}: {len(self.results)} runs; {table.CHOICE}'
+    title = f'{self.title}: {len(self.results)} runs; {study_tables.CHOICE}'
     return tables.at_a_prompt(title, self.table.splitlines()[: len(self.rows) + 1])
 
 

@@ -8,14 +8,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fl_dpftrl import checks, workload_error, workloads
-from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.families import base
-from fl_dpftrl.participation import registry, schemas
+from fl_dpftrl.support import checks
+from fl_dpftrl.mechanisms import workload_error, workloads
+from fl_dpftrl.participation.accounting import gaussian
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.participation import registry
+from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.planning import candidate_sets
-from fl_dpftrl.strategies import documents
+from fl_dpftrl.mechanisms.files import documents
 from fl_dpftrl.study.result_tables import Metric
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 NO_NOISE = 'no noise'
 _MOST = 1000  # mechanisms, ε, rates or seeds

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import scipy
 
-from fl_dpftrl import tables
-from fl_dpftrl.files import durable
-from fl_dpftrl.text import messages
+from fl_dpftrl.support import tables
+from fl_dpftrl.support.files import durable
+from fl_dpftrl.support.text import messages
 
 DONE, DIVERGED, VOID, FAILED, WAITING = 'done', 'diverged', 'void', 'failed', 'not run'
 _LEVEL = 0.05

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.participations import accountant, sampling
+from fl_dpftrl.participation import accountant, sampling
 
 adapter = pytest.importorskip('fl_dpftrl.adapters.opacus', exc_type=ImportError)
 torch = pytest.importorskip('torch')

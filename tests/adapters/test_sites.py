@@ -31,7 +31,7 @@ import numpy as np
 import fl_dpftrl as dpftrl
 from fl_dpftrl.adapters import sites
 from fl_dpftrl.logs import ledgers
-from fl_dpftrl.rounds import guards, noise_rows, private_round, released
+from fl_dpftrl.run import guards, noise_rows, private_round, released
 from tests import forks
 
 GOAL, PEOPLE, MODELS = json.loads(sys.argv[1])

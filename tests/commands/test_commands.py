@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from fl_dpftrl.commands import account, describe, dispatch, flags, optimize, output
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.strategies import files
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.files import files
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
 SCHEMA = '--num_rounds=24 --min_sep=6 --max_participations=3'

@@ -8,7 +8,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import plan as command
-from fl_dpftrl.strategies import files
+from fl_dpftrl.mechanisms.files import files
 
 RUN = '--population=1200 --report_goal=10 --num_rounds=80 --timer_hours=2'
 STRATEGIES = ['blt:1', 'banded:12', 'tree_full', 'blt-b100']

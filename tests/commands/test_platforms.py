@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.files import durable
+from fl_dpftrl.support.files import durable
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = """

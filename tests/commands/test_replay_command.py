@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import claims
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.logs import log_tables
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import sampling
-from fl_dpftrl.simulation import partition
-from fl_dpftrl.strategies import files
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation import sampling
+from fl_dpftrl.planning.simulation import partition
+from fl_dpftrl.mechanisms.files import files
 
 ROWS = {
   'rounds': [0, 0, 1, 4, 6, 9],
@@ -74,7 +74,7 @@ def test_a_report_has_the_name_of_its_run(tmp_path, replayed, name, title):
 
 def test_a_void_log_is_loud(tmp_path, replayed):
   path, why = tmp_path / 'log.parquet', 'the noise seed was given'
-  claim = claims.Claim(strategy='identity', noise_multiplier=3.0, void_reason=why)
+  claim = run_claim.Claim(strategy='identity', noise_multiplier=3.0, void_reason=why)
   log_tables.write_log(path, **ROWS, metadata=claim.to_metadata())
   status, out, err = replayed(path, '--json')
   assert status == 4
@@ -85,7 +85,7 @@ def test_a_void_log_is_loud(tmp_path, replayed):
 
 def test_several_runs(log, tmp_path, run):
   report, folders = tmp_path / 'public.html', []
-  claim = claims.Claim(strategy='identity', noise_multiplier=3.0)
+  claim = run_claim.Claim(strategy='identity', noise_multiplier=3.0)
   for name in 'ab':
     folders.append(tmp_path / name)
     folders[-1].mkdir()

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from fl_dpftrl import claims, style, tables
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.support import style, tables
 from fl_dpftrl.commands import output
 from fl_dpftrl.logs import log_tables
-from fl_dpftrl.reports import page
+from fl_dpftrl.prove.reports import page
 
 FORGED = 'ε at δ = 1e-06  0.001'
 # Clears the screen, forges a line, is one control character, turns text round.
@@ -18,7 +19,7 @@ REPLAY = 'replay --strategy=identity --noise_multiplier=3 --delta=1e-6 --log'
 @pytest.fixture(name='log')
 def fixture_log(tmp_path):
   path = tmp_path / 'log.parquet'
-  claim = claims.Claim(strategy='identity', noise_multiplier=3.0, void_reason=HOSTILE)
+  claim = run_claim.Claim(strategy='identity', noise_multiplier=3.0, void_reason=HOSTILE)
   rows = {'rounds': [0, 2, 2], 'device_ids': ['a', 'a', 'c']}
   log_tables.write_log(path, **rows, num_rounds=4, metadata=claim.to_metadata())
   return path

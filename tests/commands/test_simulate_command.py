@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.simulation import availabilities
+from fl_dpftrl.planning.simulation import availabilities
 
 SMALL = '--population=4000 --report_goal=40 --num_rounds=300'
 REPLAY = '--strategy=tree_online --noise_multiplier=5 --delta=1e-6'

@@ -11,8 +11,8 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import compare, output
-from fl_dpftrl.families import registry
-from fl_dpftrl.planning import figures
+from fl_dpftrl.mechanisms import family_registry
+from fl_dpftrl.planning import comparison_figures
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
 
@@ -81,8 +81,8 @@ def test_strategies_of_too_few_rounds_are_left_out(tmp_path, run):
 def test_the_examples_work(run, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   subtitles = []
-  drawn = figures.draw
-  monkeypatch.setattr(figures, 'draw', lambda *given: subtitles.append(given[-1]) or drawn(*given))
+  drawn = comparison_figures.draw
+  monkeypatch.setattr(comparison_figures, 'draw', lambda *given: subtitles.append(given[-1]) or drawn(*given))
   # The examples at fewer points, with a mechanism that is optimised in less time.
   line = compare.EXAMPLE.replace(',blt,', ',blt:1,').replace('100:600:7', '100:600:2')
   status, out, _ = run(line.removeprefix('fl-dpftrl '))
@@ -173,7 +173,7 @@ def test_a_mechanism_of_ones_own_works_in_commands(run, result, tmp_path, monkey
   (tmp_path / 'ending_module.py').write_text('raise SystemExit(0)')
   status, _, err = run('describe own.json --import=ending_module')
   assert status == 2 and err.endswith('--import=ending_module failed: SystemExit: 0\n')
-  monkeypatch.setattr(registry._families, 'data', dict(registry._families.data))
+  monkeypatch.setattr(family_registry._families, 'data', dict(family_registry._families.data))
   status, _, err = run('optimize --mechanism=swept --num_rounds=20')
   assert status == 2 and "'swept' is none of" in err and '--import your own' in err
   found = result(f'optimize --mechanism=swept --num_rounds=20 --output=own.json --import={name}')
@@ -201,6 +201,6 @@ def test_a_mechanism_of_ones_own_works_in_commands(run, result, tmp_path, monkey
 
 def save(folder, decay):
   path = folder / f'{decay}.json'
-  own = registry.FAMILIES['swept'](decay)
+  own = family_registry.FAMILIES['swept'](decay)
   dpftrl.save_strategy(path, own, schema=dpftrl.MinSep(20))
   return path

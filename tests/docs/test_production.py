@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.files import mark
+from fl_dpftrl.support.files import mark
 from fl_dpftrl.noise import integer_rows
 from tests import pages
 from tests.commands import lines
@@ -185,7 +185,7 @@ def test_alerts_name_figures_that_a_run_writes(tmp_path):
   rules = re.findall(r"^ *- \{alert: \w+, expr: '(.*)'\}$", TEXT, re.MULTILINE)
   assert len(rules) == 6
   named = {name for rule in rules for name in re.findall(r'fl_dpftrl_\w+', rule)}
-  # Only a run with a loss budget has the share of devices: tests/observers has it.
+  # Only a run with a loss budget has the share of devices: tests/run/observers has it.
   assert named - {'fl_dpftrl_devices_with_budget'} <= written
 
 

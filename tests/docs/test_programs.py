@@ -8,7 +8,7 @@ import pytest
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.files import mark
+from fl_dpftrl.support.files import mark
 from tests import pages
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -60,7 +60,7 @@ def test_the_short_programs_of_a_page_run(page, wanted, names):
   # Others train, as above and below, or need a cluster.
   long = r'= train(_or_resume)?\(|use_machines\('
   programs = [p for p in pages.programs(page) if not re.search(long, p)]
-  if page == 'audit.md':  # Whether it runs needs no power: that is of tests/auditing.
+  if page == 'audit.md':  # Whether it runs needs no power: that is of tests/prove/auditing.
     programs = [p.replace(' divisor=10,', ' divisor=10, num_draws=1000,') for p in programs]
     assert sum('num_draws=1000' in p for p in programs) == 1
   for program in programs:

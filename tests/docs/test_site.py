@@ -115,7 +115,7 @@ def test_a_report_is_read_as_its_page_says(tmp_path):
     for figure in re.findall(r'\d\S+\d', row[1])
   ]
   assert len(shown) == 11 and [f for f in shown if f not in report.replace('<sup>−', '⁻')] == []
-  source = (ROOT / 'fl_dpftrl/replaying/assumption_sentences.py').read_text()
+  source = (ROOT / 'fl_dpftrl/prove/replaying/assumption_sentences.py').read_text()
   questions = list(pages.rows('report.md', 'ask'))
   assert len(questions) == 12
   assert [words for _, words in questions if words not in statement + source] == []
@@ -128,7 +128,7 @@ def test_the_reference_has_every_name():
   # A room has the name of its function.
   public = set(fl_dpftrl._HOMES) - {'study', 'observers'} | {'study.study'}
   assert public | {
-    f'observers.{name}' for name in dir(fl_dpftrl.observers) if name[0].isupper()
+    f'observers.{name}' for name in dir(fl_dpftrl.run.observers) if name[0].isupper()
   } <= set(shown)
 
 

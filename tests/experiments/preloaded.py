@@ -7,7 +7,7 @@ import pyarrow.dataset  # noqa: F401
 from matplotlib import pyplot
 
 from experiments.stackoverflow import train, training  # noqa: F401
-from fl_dpftrl.reports import page
+from fl_dpftrl.prove.reports import page
 from tests.experiments import conversions
 
 conversions.convert()

@@ -13,7 +13,7 @@ from absl.testing import flagsaver
 
 from experiments.stackoverflow import train
 from fl_dpftrl.logs import keys, ledger_format
-from fl_dpftrl.training import loop
+from fl_dpftrl.tff.training import loop
 from tests.experiments import starts
 
 NUM_ROUNDS = 12

@@ -90,7 +90,7 @@ class Start:
 def _run(arguments, folder, is_ready, *, kill_at, pause_at, umask, largest_file) -> None:
   """Runs the command in a fork, and ends it."""
   from experiments.stackoverflow import train
-  from tests.training import steps
+  from tests.tff.training import steps
 
   for name, descriptor in (('out', 1), ('err', 2)):
     os.dup2(os.open(pathlib.Path(folder, name), os.O_CREAT | os.O_WRONLY | os.O_APPEND), descriptor)

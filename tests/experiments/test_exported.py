@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.stackoverflow import configuration, datasets, evaluate, export, exported, networks
-from fl_dpftrl.training import report
+from fl_dpftrl.tff.training import report
 
 pytestmark = pytest.mark.tff
 

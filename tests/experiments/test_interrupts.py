@@ -10,7 +10,7 @@ import time
 import pytest
 
 from experiments.stackoverflow import interrupts
-from fl_dpftrl import signals
+from fl_dpftrl.support import signals
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_the_second_signal_ends_the_process():
   program = """
 import os, signal, time
 from experiments.stackoverflow import interrupts
-from fl_dpftrl import signals
+from fl_dpftrl.support import signals
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def work(interrupt):
   os.kill(os.getpid(), signal.SIGINT)

@@ -6,9 +6,10 @@ import pytest
 from absl.testing import flagsaver
 
 from experiments.stackoverflow import configuration, run, train
-from fl_dpftrl.families import identity
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.participations import accountant, loss_budgets
+from fl_dpftrl.mechanisms.families import identity
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.rules import loss_budgets
 
 ENDLESS = {
   'timer_rounds': 4,

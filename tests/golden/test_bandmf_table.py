@@ -5,10 +5,10 @@ import pathlib
 
 import pytest
 
-from fl_dpftrl import sensitivities, workload_error
-from fl_dpftrl.optimization import dense, registry
-from fl_dpftrl.optimization.search_problem import Problem
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.mechanisms import sensitivities, workload_error
+from fl_dpftrl.mechanisms.search import dense_search, optimizers
+from fl_dpftrl.mechanisms.search.search_problem import Problem
+from fl_dpftrl.mechanisms import schemas
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('bandmf_table.json').read_text())
 ROUNDS = TABLE['setting']['num_rounds']
@@ -24,8 +24,8 @@ def strategy_of(row):
   problem = Problem(FIXED, 'rms')
   options = {k: row[k] for k in ('num_bands', 'equal_norms') if k in row}
   if row['mechanism'] == 'multi_epoch':
-    return dense.solve_multi_epoch(problem, tolerance=1e-4, **options).strategy
-  return registry.OPTIMIZERS[row['mechanism']].find(problem, **options)
+    return dense_search.solve_multi_epoch(problem, tolerance=1e-4, **options).strategy
+  return optimizers.OPTIMIZERS[row['mechanism']].find(problem, **options)
 
 
 def cells(strategy):
@@ -45,7 +45,7 @@ def cells(strategy):
 
 
 # The others take the same paths at another size; test_published_losses.py has the banded optimum,
-# and tests/optimization/test_dense.py one of multi_epoch.
+# and tests/mechanisms/search/test_dense.py one of multi_epoch.
 QUICK = ('identity', 'tree_full')
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fl_dpftrl import claims
-from fl_dpftrl.families import blt
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.logs import id_columns, ledgers, log_tables
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.rounds import guards, private_aggregator
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.run import guards, private_aggregator
 from tests.logs import files
 
 GOOD = ['a', '1', '01', 'a b', 'dévice 1', '日本', 'x' * 1024, 'NA', "O'Neill"]
@@ -78,7 +78,7 @@ def entry_points(folder):
   """What takes device ids, by its name; each is opened in a folder of its own."""
   planned = schemas.MinSep(num_rounds=9, min_sep=1)
   strategy = blt.BLT([0.9], [0.2])
-  claim = claims.Claim(strategy=strategy, noise_multiplier=5.0, participation=planned)
+  claim = run_claim.Claim(strategy=strategy, noise_multiplier=5.0, participation=planned)
   guarded = lambda name: guards.Guard(claim, 1e-6, log=folder / f'{name}.parquet')
   loop = private_aggregator.PrivateAggregator(
     strategy,

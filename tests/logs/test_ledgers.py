@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.accounting import arithmetics
+from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.logs import keys, ledger_format, ledgers, log_tables, participation_log, refusals
 from tests import forks
 from tests.logs import files
@@ -155,7 +155,7 @@ os.kill(os.getpid(), 9)"""
 
 @pytest.mark.parametrize('cohorts', [[['b', 'a'], [], ['ü', 'c', 'aa']], [[], [7, -1, 2**62], [3]]])
 def test_digests_are_chained_as_documented(tmp_path, cohorts):
-  path, chain = tmp_path / 'log.parquet', hashlib.sha256(b'fl_dpftrl.rounds').digest()
+  path, chain = tmp_path / 'log.parquet', hashlib.sha256(b'fl_dpftrl.run').digest()
   log, digests = opened(path), []
   assert log.digest == chain.hex()
   for t, cohort in enumerate(cohorts):

@@ -9,7 +9,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import id_columns, id_spellings, layouts, ledgers, refusals
-from fl_dpftrl.replaying import opened_runs, replays
+from fl_dpftrl.prove.replaying import opened_runs, replays
 from tests.commands import lines
 from tests.logs import files
 

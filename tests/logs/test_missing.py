@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl import claims
-from fl_dpftrl.families import blt
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.logs import layouts, ledgers, log_tables, participation_log, refusals
-from fl_dpftrl.participation import schemas
-from fl_dpftrl.rounds import guards
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.run import guards
 
 ROUND, DEVICE = 'step', 'user'
 LISTS = ('list.parquet', 'large_list.parquet', 'fixed.parquet', 'list.jsonl')
@@ -160,7 +160,7 @@ def write(log, folder):
     append = lambda writer, t, ids: writer.append(t, ids, 0)
     if log.form == 'Guard':
       planned = schemas.MinSep(NUM_ROUNDS, 1)
-      claim = claims.Claim(
+      claim = run_claim.Claim(
         strategy=blt.BLT([0.9], [0.2]), noise_multiplier=5.0, participation=planned
       )
       open_log = lambda: guards.Guard(claim, 1e-6, log=path)

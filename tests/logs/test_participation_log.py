@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fl_dpftrl.families import identity
+from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.logs import ledgers, log_tables, participation_log, refusals
-from fl_dpftrl.replaying import counting, opened_runs, replays
+from fl_dpftrl.prove.replaying import counting, opened_runs, replays
 from tests.logs import files
 
 ROWS = {'round': [0, 0, 1, 3], 'device_id': list('abca')}

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from fl_dpftrl import signals
+from fl_dpftrl.support import signals
 from fl_dpftrl.logs import limits
 
 # Does something in place of the command.

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import scipy.stats
 
-from fl_dpftrl.families import lattice
+from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.noise import integer_rows, normals
 from tests.noise import plain
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.families import base as strategies
-from fl_dpftrl.families import lattice, linear_noise
+from fl_dpftrl.mechanisms import base as strategies
+from fl_dpftrl.mechanisms import lattice, linear_noise
 
 
 class Stream(NamedTuple):

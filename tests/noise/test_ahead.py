@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import pytest
 
-from fl_dpftrl.families import blt
+from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.noise import ahead, integer_rows, recurrence
 
 SIZE, NUM_ROUNDS, SEED = 1003, 40, bytes(range(32))

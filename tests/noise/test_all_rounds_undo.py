@@ -6,7 +6,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fl_dpftrl.families import base, linear_noise, tree_full, undoing
+from fl_dpftrl.mechanisms import base, linear_noise, undoing
+from fl_dpftrl.mechanisms.families import tree_full
 
 
 @dataclasses.dataclass(frozen=True)

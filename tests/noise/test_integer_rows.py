@@ -7,9 +7,9 @@ import signal
 import numpy as np
 import pytest
 
-from fl_dpftrl.families import banded, blt, identity, stamped
-from fl_dpftrl.families import banded_toeplitz as toeplitz
-from fl_dpftrl.families import tree_online as tree
+from fl_dpftrl.mechanisms.families import banded, blt, identity, stamped
+from fl_dpftrl.mechanisms.families import banded_toeplitz as toeplitz
+from fl_dpftrl.mechanisms.families import tree_online as tree
 from fl_dpftrl.noise import integer_rows, normals, recurrence
 from tests import every_family, oracle
 from tests.noise import plain

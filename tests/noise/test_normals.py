@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from fl_dpftrl.kernels import normals as loops
+from fl_dpftrl.support.kernels import normal_loops as loops
 from fl_dpftrl.noise import exact, normals
 
 _SEED = bytes(range(32))

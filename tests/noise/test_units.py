@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.families import lattice
-from fl_dpftrl.noise import units
+from fl_dpftrl.mechanisms import lattice
+from fl_dpftrl.claims import lattice_units
 
 
 def group(stddev):
@@ -29,14 +29,14 @@ FEW = st.integers(1, 400).map(lambda square: 2.0**lattice.BITS / math.sqrt(squar
 def test_update_and_count_are_no_longer_than_the_clip_norm(drawn):
   multiplier, ratio = drawn
   groups = [group(ratio * multiplier)] if ratio else []
-  unit = units.Unit.of(multiplier, groups)
+  unit = lattice_units.Unit.of(multiplier, groups)
   square = (
     fractions.Fraction(4) ** (lattice.BITS - unit.shift) / fractions.Fraction(multiplier) ** 2
   )
   used = unit.most_square + sum(norm**2 for norm in unit.norms)
   assert used <= square < used + 1
-  assert unit.most_square < 1 << 2 * units.MOST_BITS
-  assert unit.shift == 0 or square > 0.999 * 4.0 ** (units.MOST_BITS - 1)
+  assert unit.most_square < 1 << 2 * lattice_units.MOST_BITS
+  assert unit.shift == 0 or square > 0.999 * 4.0 ** (lattice_units.MOST_BITS - 1)
   # z_u = (1/z² − 1/s²)^(−1/2), and a unit is that much of the clip norm on the lattice.
   of_update = multiplier if ratio is None else multiplier / math.sqrt(1.0 - ratio**-2)
   assert unit.size == pytest.approx(of_update * 2.0**-lattice.BITS, rel=1e-9)
@@ -53,7 +53,7 @@ def test_update_and_count_are_no_longer_than_the_clip_norm(drawn):
   st.floats(1e-30, 1e30),
 )
 def test_whole_numbers_of_an_update(multiplier, values, clip_norm):
-  unit = units.Unit.without_noise(46) if multiplier is None else units.Unit.of(multiplier)
+  unit = lattice_units.Unit.without_noise(46) if multiplier is None else lattice_units.Unit.of(multiplier)
   made = unit.integers(values, clip_norm)
   assert sum(int(k) ** 2 for k in made) <= unit.most_square
   size = fractions.Fraction(unit.step) * fractions.Fraction(clip_norm)
@@ -66,14 +66,14 @@ def test_whole_numbers_of_an_update(multiplier, values, clip_norm):
 
 
 def test_a_clip_norm_without_noise_is_a_power_of_two():
-  unit = units.Unit.without_noise(24)
+  unit = lattice_units.Unit.without_noise(24)
   assert unit.step == 2.0**-24 and unit.most_square == 2**48 - 1
   np.testing.assert_array_equal(unit.integers([3.0, -1.0], 4.0), [3 << 22, -1 << 22])
 
 
 @pytest.mark.parametrize('multiplier', [0.01, 2.0, 300.0])
 def test_a_sum_of_as_many_updates_as_there_is_room_for_fits_with_its_noise(multiplier):
-  unit = units.Unit.of(multiplier)
+  unit = lattice_units.Unit.of(multiplier)
   strategy = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
   farthest = unit.farthest(strategy)
   norm = np.linalg.norm(strategy.noising_matrix(200), axis=1).max()
@@ -86,9 +86,9 @@ def test_a_sum_of_as_many_updates_as_there_is_room_for_fits_with_its_noise(multi
 @pytest.mark.parametrize('multiplier', [1e-9, 1e-300, 5e-324, 0.0])
 def test_noise_that_is_too_small_is_refused(multiplier):
   with pytest.raises(ValueError, match=f'^noise_multiplier={multiplier:g} is too small'):
-    units.Unit.of(multiplier)
+    lattice_units.Unit.of(multiplier)
 
 
 def test_counts_whose_noise_is_too_large_are_refused():
   with pytest.raises(ValueError, match='^clipped_count_stddev=1e[+]09 is too large'):
-    units.Unit.of(1.0, [group(1e9)])
+    lattice_units.Unit.of(1.0, [group(1e9)])

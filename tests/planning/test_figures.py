@@ -6,8 +6,8 @@ import pytest
 from matplotlib import text
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.planning import figures
-from fl_dpftrl.study import figures as study_figures
+from fl_dpftrl.planning import comparison_figures
+from fl_dpftrl.study import study_figures
 from fl_dpftrl.study import result_tables as study_results
 
 NAMES = ['identity', 'tree_online', 'blt-b400']
@@ -21,7 +21,7 @@ NAMES = ['identity', 'tree_online', 'blt-b400']
 ])  # fmt: skip
 def test_a_line_for_each_candidate(axis, label, fields):
   found = dpftrl.compare(NAMES, [dpftrl.MinSep(**one) for one in fields])
-  figure = figures.draw(found.entries, axis)
+  figure = comparison_figures.draw(found.entries, axis)
   assert [axes.get_xlabel() for axes in figure.axes] == [label] * 2
   assert [axes.get_ylabel() for axes in figure.axes] == [
     'RmsLoss (clip norms)',
@@ -68,7 +68,7 @@ def test_long_labels_leave_all_texts_within_the_figure(num_settings, epsilon):
   schemas = [dpftrl.MinSep(16, min_sep) for min_sep in (4, 8)[:num_settings]]
   found = dpftrl.compare(names, schemas, epsilon=epsilon, delta=delta)
   axis = 'min_sep' if num_settings > 1 else None
-  assert not texts_beyond(figures.draw(found.entries, axis, 'as many participations as fit; ' * 8))
+  assert not texts_beyond(comparison_figures.draw(found.entries, axis, 'as many participations as fit; ' * 8))
 
 
 @pytest.mark.parametrize('metric', ['accuracy', 'a' * 36 + ' bcd'])

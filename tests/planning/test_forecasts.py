@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from fl_dpftrl.participation import schemas
+from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.planning import forecasts as lib
-from fl_dpftrl.simulation import availabilities, cohorts, populations, servers
+from fl_dpftrl.planning.simulation import availabilities, cohorts, populations, servers
 from tests import oracle
 
 

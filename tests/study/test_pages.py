@@ -6,8 +6,8 @@ import dataclasses
 import matplotlib
 import pytest
 
-from fl_dpftrl import style
-from fl_dpftrl.study import comparing, result_tables, table
+from fl_dpftrl.support import style
+from fl_dpftrl.study import comparing, result_tables, study_tables
 from tests import pages
 
 STUDIES = {'topics': 'studies.md', 'central': 'centralized.md'}
@@ -37,7 +37,7 @@ def test_a_page_has_the_differences_and_the_figures_of_its_results(name):
   study = read_study(name)
   assert {result.status for result in study.results} == {'done'}
   if name == 'central':
-    dp_sgd = [line for line in table.cells(study.rows, study.metric) if line[1] == 'DP-SGD']
+    dp_sgd = [line for line in study_tables.cells(study.rows, study.metric) if line[1] == 'DP-SGD']
     assert '{2}, {3}, {4} and {5} points'.format(*(line[3].split()[0] for line in dp_sgd)) in text
     assert [line[4] for line in dp_sgd] == ['none'] * 2 + ['banded MF'] * 4
   assert any(row.distinguished for row in study.rows)  # Others tell a reader nothing.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_dpftrl.study import comparing, designs, result_tables, table
+from fl_dpftrl.study import comparing, designs, result_tables, study_tables
 from fl_dpftrl.study.result_tables import DIVERGED, DONE, FAILED, VOID, WAITING, Metric
 
 ACCURACY, LOSS = Metric(), Metric('squared error', lower_is_better=True)
@@ -117,7 +117,7 @@ def test_a_run_that_proves_nothing_is_shown_as_such_and_is_no_number(status):
   row = by_label(found)['c', 1.0]
   assert row.mean is None and not row.others and row.tests == {}
   (line,) = (
-    line for line in table.cells(result_tables.rows(found, ACCURACY), ACCURACY) if 'c' in line
+    line for line in study_tables.cells(result_tables.rows(found, ACCURACY), ACCURACY) if 'c' in line
   )
   assert line[2:6] == (f'1 {status}', '–', '–', '0') and line[8] == 'none'
   assert line[9] == f'seed 1 {status}: why {status}' and '99' not in ' '.join(line)
@@ -128,7 +128,7 @@ def test_runs_that_are_not_there_yet_leave_a_mean_of_the_others():
   found = [*level({'a': [0.3, 0.31]}), result('a', None, seed=2, status=WAITING)]
   (row,) = result_tables.rows(found, ACCURACY)
   assert row.tests == {0: 0.3, 1: 0.31}
-  line = table.cells([row], ACCURACY)[1]
+  line = study_tables.cells([row], ACCURACY)[1]
   assert line[5] == '2' and line[9] == '1 not run'
 
 

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.tff
 
 # FedProx is weighted averaging with another loss, which `secure` has too, with the clipping of `dp`
 # and `robust`.
-# Of families, the one with buffers in each round; tests/aggregators has others in process.
+# Of families, the one with buffers in each round; tests/tff/aggregators has others in process.
 LESS = {'dp', 'fed_prox', 'robust', 'weighted'}
 ALWAYS = {f'{golden.FAMILY}blt'}
 # By one thread and by eight too: how clients share them does not depend on what they compute.

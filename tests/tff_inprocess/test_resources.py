@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.training import processes
+from fl_dpftrl.tff.training import processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 

@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from experiments.stackoverflow.datasets import docstring_text, federated_text, synthetic, topics
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 if TYPE_CHECKING:
   from experiments.stackoverflow import configuration

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from experiments.stackoverflow.datasets import federated_text, vocabularies
-from fl_dpftrl.files import durable, paths
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.files import durable, paths
+from fl_dpftrl.support.text import messages
 
 LICENCE = (
   'Docstrings of the Python standard library and of installed packages; each is under the licence'

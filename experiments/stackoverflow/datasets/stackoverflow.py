@@ -14,8 +14,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.stackoverflow.datasets import federated_text, vocabularies
-from fl_dpftrl.files import paths
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.files import paths
+from fl_dpftrl.support.text import messages
 
 LICENCE = (
   'Stack Overflow questions and answers, under the Creative Commons Attribution-ShareAlike 3.0'

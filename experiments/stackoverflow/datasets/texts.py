@@ -24,9 +24,9 @@ from pyarrow import json as pa_json
 from pyarrow import parquet as pa_parquet
 
 from experiments.stackoverflow.datasets import docstring_text, federated_text, vocabularies
-from fl_dpftrl.files import json_files, paths
+from fl_dpftrl.support.files import json_files, paths
 from fl_dpftrl.logs import id_columns, id_spellings, table_rows
-from fl_dpftrl.text import messages
+from fl_dpftrl.support.text import messages
 
 LICENCE = (
   'Text of your own. The vocabulary is counted from the training clients without noise: the'

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl.families import base, linear_noise, stamped, tree_online
+from fl_dpftrl.mechanisms import base, linear_noise
+from fl_dpftrl.mechanisms.families import stamped, tree_online
 from fl_dpftrl.noise import integer_rows
 from fl_dpftrl.noise import stream as streams
 from tests import oracle

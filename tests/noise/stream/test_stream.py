@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl.families import banded, dense, identity, low_rank, stamped
-from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.noise import graph, units
+from fl_dpftrl.mechanisms.families import banded, dense, identity, low_rank, stamped
+from fl_dpftrl.mechanisms.families import tree_online as tree
+from fl_dpftrl.noise import graph
+from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.noise import stream as streams
 from tests import every_family, oracle
 from tests.noise import joint_law, plain
@@ -160,6 +161,6 @@ def test_tree_goes_on_past_a_million_rounds():
 
 def test_refuses_other_seeds_and_strategies():
   with pytest.raises(ValueError, match='noise_seed must be .* got str'):
-    units.checked('noise_seed', '1')
+    lattice_units.checked('noise_seed', '1')
   with pytest.raises(ValueError, match='must be a Strategy, got 3'):
     streams.make_stream(3, TEMPLATE)

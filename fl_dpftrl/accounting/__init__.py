@@ -1,3 +1,0 @@
-"""Conversions between noise multipliers and (ε, δ) or zCDP guarantees."""
-
-from fl_dpftrl.accounting.guarantees import Guarantee as Guarantee

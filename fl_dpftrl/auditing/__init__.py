@@ -1,6 +1,0 @@
-"""Audits: a mechanism is run from the outside, and its releases are tested against its claim."""
-
-from fl_dpftrl.auditing.procedure import EXECUTORS as EXECUTORS
-from fl_dpftrl.auditing.procedure import audit as audit
-from fl_dpftrl.auditing.result import Audit as Audit
-from fl_dpftrl.auditing.result import Check as Check

@@ -1,0 +1,172 @@
+"""Participation: cohorts of rounds, and schemas of the rounds of one device.
+
+Only this module defines min-sep: two participations i < j of one device satisfy ``j - i >=
+min_sep``.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from fl_dpftrl.support import checks
+
+LAST_ROW = 2**20
+"""Rows of noise of a stream without an end, if no other number is stated."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MinSep:
+  """(k, b)-min-sep participation: at most k rounds, at least b apart.
+
+  A participation of your own is a frozen dataclass derived from this one, registered with
+  `dpftrl.register`. It has a `kind`, the least separation and the most participations of all its
+  patterns, and `allows`; it may have `sensitivity(strategy)`, else that of its min-sep schema, an
+  upper bound, is taken, and `assumption`, its pattern in words.
+
+  Attributes:
+    num_rounds: n, the number of noise rows used; None for a run without an end, of which each
+      device may be in max_participations rounds ever.
+    min_sep: b; participations i < j of one device satisfy j - i >= b. With 1 a device may take
+      part in every round.
+    max_participations: k; None for as many as fit into the rounds.
+
+  Source: Choquette-Choo et al. 2023 (BandMF), section 2, "b-min-sep".
+  """
+
+  kind: ClassVar[str] = 'min_sep'
+  separation: ClassVar[str] = 'min'
+  apart: ClassVar[str] = 'at least'
+  is_drawn: ClassVar[bool] = False
+  is_secret: ClassVar[bool] = False
+  num_rounds: Any  # An int, or None.
+  min_sep: int = 1
+  max_participations: int | None = None
+
+  def __post_init__(self):
+    if self.num_rounds is None and (type(self) is not MinSep or self.max_participations is None):
+      raise ValueError(
+        'num_rounds=None is for a MinSep with max_participations, else give a number'
+      )
+    for name in ('num_rounds', 'max_participations', 'min_sep'):
+      if getattr(self, name) is not None or name == 'min_sep':
+        checks.keep(self, checks.whole, name)
+
+  @property
+  def schema(self) -> 'MinSep':
+    """The schema that every device keeps to: this one."""
+    return self
+
+  gated = schema
+
+  @property
+  def num_rows(self) -> int:
+    """Rows of noise that a run may use up."""
+    return LAST_ROW if self.num_rounds is None else self.num_rounds
+
+  @property
+  def assumption(self) -> str:
+    """The allowed patterns in words."""
+    extent = 'any number of' if self.num_rounds is None else self.num_rounds
+    if self.participations == 1:
+      return f'no device takes part twice in {extent} rounds'
+    return (
+      f'every device takes part in at most {self.participations} of {extent} rounds,'
+      f' {self.apart} {self.min_sep} apart'
+    )
+
+  @property
+  def participations(self) -> int:
+    """Maximum number of rounds of one device: min(k, ⌈n / b⌉)."""
+    fits = -(-self.num_rows // self.min_sep)
+    if self.max_participations is None:
+      return fits
+    return min(fits, self.max_participations)
+
+  @property
+  def numbers(self) -> dict[str, Any]:
+    """n, b and k by name, with k limited to what fits."""
+    k = self.participations
+    return {'num_rounds': self.num_rounds, 'min_sep': self.min_sep, 'max_participations': k}
+
+  def allows(self, rounds: np.ndarray) -> bool:
+    """Returns whether one device may take part in these rounds, in order.
+
+    A participation that allows some rounds must allow the first ones of them.
+    """
+    apart = np.diff(rounds).min(initial=self.num_rows)
+    return len(rounds) <= self.participations and bool(apart >= self.min_sep)
+
+  @property
+  def is_own(self) -> bool:
+    """True for a participation from outside, which allows less than its min-sep schema."""
+    return type(self).allows is not MinSep.allows
+
+  def within(self, num_rounds: int) -> 'MinSep':
+    """Returns the schema of as many consecutive rounds; itself without an end."""
+    if self.num_rounds in (None, num_rounds):
+      return self
+    b, k = min(self.min_sep, num_rounds), min(self.participations, num_rounds)
+    if self.is_own:
+      return dataclasses.replace(self, num_rounds=num_rounds, min_sep=b, max_participations=k)
+    return MinSep(num_rounds, b, k)
+
+  def as_min_sep(self) -> 'MinSep':
+    """The min-sep schema of the same numbers, which allows all its patterns."""
+    return MinSep(self.num_rounds, self.min_sep, self.max_participations)
+
+
+class FixedSeparation(MinSep):
+  """(k, b)-participation: at most k rounds, each exactly b after the last.
+
+  Attributes and errors are those of `MinSep`. The allowed patterns are a subset of those of
+  `MinSep`.
+
+  Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorisation).
+  """
+
+  kind: ClassVar[str] = 'fixed_separation'
+  separation: ClassVar[str] = 'fixed'
+  apart: ClassVar[str] = 'exactly'
+
+
+class Cohort(NamedTuple):
+  """Devices whose updates form a round's sum.
+
+  Attributes:
+    round: index of the round, from 0.
+    device_ids: shape [cohort size], in the order of the devices' numbers.
+    started: UTC second at which the server began to choose devices.
+    closed: UTC second at which the last device of the cohort reported; also the timestamp of
+      the round in the log.
+  """
+
+  round: int
+  device_ids: np.ndarray
+  started: int
+  closed: int
+
+
+class Limited(Protocol):
+  """A mechanism that may have a last round, as every `families.base.Strategy` says."""
+
+  @property
+  def family(self) -> str: ...
+
+  @property
+  def max_rounds(self) -> int | None: ...
+
+
+def check_num_rounds(strategy: Limited, num_rounds: int) -> None:
+  """Raises ValueError unless the strategy can run for num_rounds rounds."""
+  if num_rounds is None:
+    most = 'any number' if strategy.max_rounds is None else f'at most {strategy.max_rounds}'
+    raise ValueError(
+      f'num_rounds=None must be a number of rounds; this {strategy.family} strategy runs {most}'
+    )
+  checks.whole(num_rounds=num_rounds)
+  if strategy.max_rounds is not None and num_rounds > strategy.max_rounds:
+    raise ValueError(
+      f'num_rounds={num_rounds} is beyond the {strategy.max_rounds} rounds'
+      f' that this {strategy.family} strategy was made for'
+    )

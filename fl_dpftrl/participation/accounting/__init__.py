@@ -1,0 +1,3 @@
+"""Conversions between noise multipliers and (ε, δ) or zCDP guarantees."""
+
+from fl_dpftrl.participation.accounting.guarantees import Guarantee as Guarantee

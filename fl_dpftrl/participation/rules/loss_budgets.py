@@ -1,0 +1,274 @@
+"""A participation without an end: a budget of loss for each device in place of rounds."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fl_dpftrl.support import checks
+from fl_dpftrl.mechanisms import sensitivities
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.support.files import json_files
+from fl_dpftrl.participation.counts import meter, participation_counts
+from fl_dpftrl.participation import registry
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation import promised, protocol
+
+SPENT, LIFE = 'loss_budget', 'life'
+"""Why a device is turned away: for this round, or for ever."""
+
+_SLACK = 1.0 + 1e-8  # Else rounding refuses patterns that are as costly as the budget.
+_HEX = 64  # digits of a digest
+_A_DECADE = 3  # horizons
+_FREE = schemas.MinSep(schemas.LAST_ROW)
+
+
+@registry.register
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LossBudget(promised.Promised):
+  """A loss budget: a device takes part while its loss Q = Σ X[s, t] stays within B².
+
+  The guarantee is that of B for a run of any length, whatever ends it. Give B² itself, or the
+  min-sep schema whose patterns it admits all, and with them every pattern that costs no more; of a
+  `Stamped` strategy with X of both signs it may admit fewer.
+
+  A device takes part at most ⌊B² / X(0)⌋ times ever, so that a run without an end needs new
+  devices.
+
+  Attributes:
+    max_participations: k of the schema that names the budget.
+    min_sep: b of that schema.
+    squared: B², in squares of the clip norm; None where a schema names it.
+    last_row: most rows of noise of one stream, and so most rounds: whole numbers have a bound that
+      grows with them.
+    earlier: digests of the runs that count against the budget too, as `Guard` writes them; as
+      confidential as a log.
+
+  Source: docs/endless.md.
+  """
+
+  kind: ClassVar[str] = 'loss_budget'
+  charges_rows: ClassVar[bool] = True
+  num_rounds: ClassVar[None] = None  # type: ignore[misc]
+  max_participations: int | None = None
+  min_sep: int | None = None
+  squared: float | None = None
+  last_row: int = schemas.LAST_ROW
+  earlier: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    keep = functools.partial(checks.keep, self)
+    keep(functools.partial(checks.whole, 1, schemas.LAST_ROW), 'last_row')
+    object.__setattr__(self, 'earlier', tuple(self.earlier))
+    if not all(isinstance(d, str) and len(d) == _HEX for d in self.earlier):
+      raise ValueError('earlier must hold digests of runs; Guard(…, earlier=[…]) makes them')
+    names = [n for n in ('max_participations', 'min_sep') if getattr(self, n) is not None]
+    if (self.squared is None) != (len(names) == 2) or (names and self.squared is not None):
+      raise ValueError('a loss budget needs max_participations and min_sep, or squared')
+    keep(checks.whole, *names)
+    if self.squared is not None:
+      keep(checks.positive, 'squared')
+
+  @property
+  def named(self) -> tuple[int, int]:
+    """The min_sep and max_participations that name it; ValueError for one of a number."""
+    if self.min_sep is None or self.max_participations is None:
+      raise ValueError('the loss budget needs max_participations and min_sep, not squared')
+    return self.min_sep, self.max_participations
+
+  @property
+  def budget(self) -> 'LossBudget':
+    """The loss budget of a run without an end: this one."""
+    return self
+
+  def horizon_schemas(self, horizons: tuple[int, int] | None) -> list[schemas.MinSep]:
+    """Returns a schema for each of some horizons, from the first to the last; three a decade."""
+    min_sep, max_participations = self.named
+    try:
+      first, last = (checks.whole(1, self.last_row, horizons=n) for n in horizons or ())
+    except (TypeError, ValueError) as error:
+      raise ValueError(f'horizons must be two numbers of rounds, got {horizons!r}') from error
+    if first > last:
+      raise ValueError(f'horizons={first},{last} must be the first and the last')
+    points = np.geomspace(first, last, 1 + math.ceil(_A_DECADE * math.log10(last / first)))
+    return [
+      schemas.MinSep(n, min(n, min_sep), max_participations)
+      for n in np.unique(points.round().astype(int)).tolist()
+    ]
+
+  def square(self, strategy: base.Strategy) -> float:
+    """Returns B² of a strategy, as it is accounted; ValueError if it is not enough for a round."""
+    gram = strategy.endless_gram()
+    if self.squared is None:
+      return gram.worst_square(*self.named).value ** 2 * _SLACK
+    if self.squared < gram.own:
+      raise ValueError(
+        f'squared={self.squared:g} is below the loss {gram.own:.6g} of a single round of this'
+        f' {strategy.family} strategy'
+      )
+    return self.squared * _SLACK
+
+  def most_participations(self, strategy: base.Strategy) -> int:
+    """Returns the most rounds that a device takes part in ever, ⌊B² / X(0)⌋."""
+    return int(self.square(strategy) / strategy.endless_gram().own)
+
+  @property
+  def num_rows(self) -> int:  # type: ignore[override]
+    return self.last_row
+
+  @property
+  def schema(self) -> schemas.MinSep:
+    """The schema that devices keep to: none is narrower than any, whatever they cost."""
+    return _FREE
+
+  @property
+  def assumption(self) -> str:  # type: ignore[override]
+    """The allowed patterns in words."""
+    name = f'what {self.max_participations} rounds at least {self.min_sep} apart may cost'
+    if self.squared is not None:
+      name = f'B² = {self.squared:g}'
+    return (
+      f'every device takes part in a round only while its loss, over all rows of noise, stays'
+      f' within {name}; the loss is charged before the device computes'
+    )
+
+  def within(self, num_rounds: int) -> 'LossBudget':
+    """Returns itself, as the guarantee is that of any number of rounds."""
+    del num_rounds
+    return self
+
+  def worst_case(self, strategy: base.Strategy) -> sensitivities.Sensitivity:
+    """Returns B, which bounds ‖C u‖ of a device in any number of rounds."""
+    return sensitivities.Sensitivity.from_square(self.square(strategy), exact=False)
+
+  def gate(self, strategy: base.Strategy) -> 'LossGate':
+    """Returns the gate that meters devices."""
+    return LossGate(strategy, self.square(strategy))
+
+  def wrong(
+    self,
+    strategy: base.Strategy,
+    rounds: np.ndarray,
+    starts: np.ndarray,
+    earlier: np.ndarray | float = 0.0,
+  ) -> np.ndarray:
+    """Returns the participations with which a device has passed its budget.
+
+    Args:
+      earlier: what the device of each participation lost in earlier runs. Others: see `protocol`.
+    """
+    gram, square = strategy.endless_gram(), self.square(strategy)
+    gram, places = gram.tabulated(int(rounds.max(initial=0)) + 1), np.arange(rounds.size)
+    steps_back = range(1, int((places - starts).max(initial=0)) + 1)
+    charges = gram.entries(rounds, rounds)
+    for back in steps_back:
+      later = places[places - starts >= back]
+      charges[later] += 2.0 * gram.entries(rounds[later - back], rounds[later])
+    losses = charges.copy()
+    for back in steps_back:
+      later = places[places - starts >= back]
+      losses[later] += charges[later - back]
+    return losses + earlier > square
+
+  def contradictions(
+    self, happened: participation_counts.RunCounts, recorded: protocol.Recorded, violators: int
+  ) -> list[str]:
+    """Returns that devices passed their budgets."""
+    return ['devices took part in rounds with which they passed it'] if violators else []
+
+  def verdicts(self, recorded: Mapping[str, bool], holds: bool) -> tuple[str, ...]:
+    """Returns whether logs record the budget, and that it does not hold if it does not."""
+    sentences = [
+      f'{self.part}: the loss budget{of_run} '
+      + (
+        'is the one in the metadata of the log, where it was recorded before the first round'
+        if is_recorded
+        else 'was fixed before the first round; the log cannot confirm it'
+      )
+      for of_run, is_recorded in recorded.items()
+    ]
+    if not holds:
+      sentences.append('THE LOSS BUDGET DOES NOT HOLD in this log: the figures of it are void')
+    return tuple(sentences)
+
+  @property
+  def broken(self) -> str:
+    return 'the loss budget was not kept'
+
+  def warning(self, reason: str | None) -> str:
+    return f'THE LOSS BUDGET DOES NOT HOLD: {reason}; the figures of it are void'
+
+  def summary(self) -> json_files.Object:
+    """Returns the attributes of the budget, and how many earlier runs count against it."""
+    attributes = {'num_rounds': None, **dataclasses.asdict(self)}
+    return attributes | {'earlier': len(self.earlier)}
+
+  def fields(self, strategy: base.Strategy) -> json_files.Object:
+    """Returns what names the budget, B², and the most rounds of a device ever."""
+    most = self.most_participations(strategy)
+    return {
+      'num_rounds': None,
+      'min_sep': self.min_sep,
+      'max_participations': self.max_participations,
+      'loss_budget': self.square(strategy),
+      'max_rounds_of_a_device': most,
+    }
+
+  def together(self, others: Sequence[Any]) -> Any:
+    """Returns itself, for runs to whose participations devices keep: squares of B / σ add up."""
+    for other in others:
+      if not isinstance(other, (LossBudget, schemas.MinSep)):
+        raise ValueError('runs with a loss budget and drawn ones are not composed; replay each')
+    return self
+
+
+class LossGate:
+  """A gate that admits devices while their losses are within a budget.
+
+  Attributes:
+    seen: participation so far, with the loss of each device.
+  """
+
+  def __init__(self, strategy: base.Strategy, square: float):
+    self._gram, self._square = strategy.endless_gram(), square
+    self._earlier = np.zeros(0, np.int64), np.zeros(0)
+    self.clear()
+
+  def charge(self, device_ids: np.ndarray, losses: np.ndarray) -> None:
+    """Charges devices, each once, for what they lost in earlier runs."""
+    self._earlier = device_ids, losses
+    self.clear()
+
+  def clear(self) -> None:
+    """Forgets all rounds, but for those of earlier runs."""
+    self.seen = meter.Meters(self._gram)
+    self.seen.spend(*self._earlier)
+
+  def reasons(self, device_ids: np.ndarray, rows: int = 1) -> np.ndarray:
+    """Returns why each device may not have so many rows in the next round; '' where it may."""
+    earlier = self._earlier[0]
+    if earlier.size and (earlier.dtype == object) == (device_ids.dtype.kind in 'iu'):
+      raise ValueError('device_ids must be of the type of those in the earlier runs')
+    losses = self.seen.losses(device_ids)
+    over = losses + self.seen.charges(device_ids, rows) > self._square
+    ended = losses + self.seen.least_charge > self._square
+    return np.where(ended, LIFE, np.where(over, SPENT, ''))
+
+  def share_with_budget(self) -> float | None:
+    """Returns the share of the devices so far that may have budget for a round; None if none."""
+    return self.seen.share_within(self._square)
+
+  def record(self, device_ids: np.ndarray, rows: np.ndarray | None = None) -> None:
+    """Records the devices of the next round, each with so many rows; with one if None."""
+    self.seen.add(device_ids, rows)
+
+  def sentence(self, reason: str, last_round: int, participations: int) -> str:
+    so_far = f'took part {participations} times, last in round {last_round}, and'
+    if not participations:
+      so_far = 'took part in earlier runs, and'
+    if reason == LIFE:
+      return f'{so_far} has no loss budget for any further round'
+    return f'{so_far} this round would pass its loss budget: a later one may not'

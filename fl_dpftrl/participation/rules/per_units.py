@@ -1,0 +1,265 @@
+"""Participation of units, such as people, each of which may own several devices."""
+
+import dataclasses
+import functools
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fl_dpftrl.support import checks
+from fl_dpftrl.mechanisms import sensitivities
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.support.files import json_files
+from fl_dpftrl.participation.counts import participation_counts
+from fl_dpftrl.participation import registry
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.participation import promised, protocol
+from fl_dpftrl.support.text import messages
+
+ROWS = 'max_rows'
+"""Why a device is turned away whose unit has as many devices in the round as it may."""
+
+
+def _delegated(name: str) -> Any:
+  """Returns a property or method of a `PerUnit` that is that of its participation."""
+  return property(operator.attrgetter(f'participation.{name}'))
+
+
+@registry.register
+@dataclasses.dataclass(frozen=True)
+class PerUnit(promised.Promised):
+  """A participation that units keep to with all their devices: a person with two phones is one.
+
+  Where a unit takes part in a round, at most max_rows of its devices do, and every update is
+  clipped for itself. Every owner of a device must admit it. A table says who owns which device; it
+  must not depend on data that training protects.
+
+  Attributes:
+    participation: a `MinSep`, which limits the rounds of a unit, or a `LossBudget`, which charges
+      every device of it.
+    max_rows: r, most devices of one unit in one round.
+    name: the unit in words, in the singular.
+
+  Raises:
+    ValueError: for a participation that is drawn: its amplification does not carry over.
+
+  Source: docs/units.md.
+  """
+
+  kind: ClassVar[str] = 'per_unit'
+  participation: Any
+  max_rows: int = 1
+  name: str = 'person'
+
+  def __post_init__(self):
+    checks.keep(self, functools.partial(checks.whole, 1, 1 << 20), 'max_rows')
+    if not isinstance(self.participation, (schemas.MinSep, loss_budgets.LossBudget)):
+      raise ValueError(
+        'participation must be a MinSep or a LossBudget: what is known of draws of devices does not'
+        f' carry over to units that own several, got {messages.quoted(self.participation)}'
+      )
+    is_name = isinstance(self.name, str) and re.fullmatch(r'[a-z]+([ -][a-z]+)*', self.name)
+    if not is_name or len(self.name) > 40 or self.name in ('device', 'example'):
+      raise ValueError(
+        f'name must be small letters for who owns devices, got {messages.quoted(self.name)}'
+      )
+
+  num_rounds = _delegated('num_rounds')
+  num_rows = _delegated('num_rows')
+  min_sep = _delegated('min_sep')
+  max_participations = _delegated('max_participations')
+  schema = gated = _delegated('schema')
+  extent = _delegated('extent')
+  needs_rows = _delegated('needs_rows')
+  charges_rows = _delegated('charges_rows')
+  check = _delegated('check')
+  rounds_may_follow = _delegated('rounds_may_follow')
+
+  @property
+  def unit(self) -> str:  # type: ignore[override]
+    """The unit in words."""
+    return self.name
+
+  @property
+  def assumption(self) -> str:  # type: ignore[override]
+    """The allowed patterns in words."""
+    inner = self.participation.assumption.replace('device', self.name)
+    return f'{inner}, with at most {self.max_rows} of its devices in a round'
+
+  def within(self, num_rounds: int) -> 'PerUnit':
+    return dataclasses.replace(self, participation=self.participation.within(num_rounds))
+
+  def worst_case(self, strategy: base.Strategy) -> sensitivities.Sensitivity:
+    """Returns the largest ‖C u‖ of a unit: r times that of a device, unless rows are charged.
+
+    Where r devices of a unit are in each of its rounds and all updates are equal, it is reached.
+    """
+    inner = self.participation.worst_case(strategy)
+    if self.charges_rows:
+      return inner
+    return inner._replace(value=self.max_rows * inner.value)
+
+  def for_claim(self, strategy: base.Strategy) -> 'PerUnit':
+    """Returns itself, with the participation as a claim holds it."""
+    return dataclasses.replace(self, participation=self.participation.for_claim(strategy))
+
+  def after(self, num_rounds: int) -> 'PerUnit':
+    return dataclasses.replace(self, participation=self.participation.after(num_rounds))
+
+  def gate(self, strategy: base.Strategy) -> 'UnitGate':
+    """Returns the gate, which needs the owners of devices."""
+    return UnitGate(self.participation.gate(strategy), self)
+
+  def wrong(self, strategy: base.Strategy, rounds: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Returns the participations that are wrong, or one too many in a round; see `protocol`."""
+    places = np.arange(rounds.size)
+    again = np.append(False, (np.diff(rounds) == 0) & (np.diff(starts) == 0))
+    firsts = np.maximum.accumulate(np.where(again, 0, places))
+    wrong = places - firsts >= self.max_rows
+    if self.charges_rows:
+      return wrong | self.participation.wrong(strategy, rounds, starts)
+    whole = np.flatnonzero(~again)
+    new_places = np.cumsum(~again) - 1
+    wrong[whole] |= self.participation.wrong(strategy, rounds[whole], new_places[starts[whole]])
+    return wrong
+
+  def contradictions(
+    self, happened: participation_counts.RunCounts, recorded: protocol.Recorded, violators: int
+  ) -> list[str]:
+    """Returns reasons why a log contradicts it; counts are those of units."""
+    reasons = self.participation.contradictions(happened, recorded, violators)
+    if happened.max_rows > self.max_rows:
+      reasons.append(
+        f'at most {self.max_rows} devices of one {self.name} in a round were allowed, the log has'
+        f' {happened.max_rows}'
+      )
+    return reasons
+
+  def covers(self, recorded: Any) -> bool:
+    return (
+      isinstance(recorded, PerUnit)
+      and self.max_rows >= recorded.max_rows
+      and self.participation.covers(recorded.participation)
+    )
+
+  def adaptivity(self, end: str) -> str:
+    return self.participation.adaptivity(end).replace('device', self.name)
+
+  def assumptions(self, adjacency: str) -> tuple[str, ...]:
+    """Returns the pattern in words, and what must hold of the table."""
+    return (
+      *super().assumptions(adjacency),
+      f'{self.part}: the table of units has every device of each {self.name}, and did not depend on'
+      ' data that training protects, nor on what was released from it; the table itself is not'
+      ' protected',
+    )
+
+  def summary(self) -> json_files.Object:
+    """Returns the attributes of the participation, and r."""
+    return {**self.participation.summary(), 'unit': self.name, 'max_rows': self.max_rows}
+
+  def together(self, others: Sequence[Any]) -> Any:
+    """Returns the participation that stands for it and those of other runs, of the same unit."""
+    for other in others:
+      if not isinstance(other, PerUnit) or other.name != self.name:
+        raise ValueError('runs whose units differ are not composed; replay each')
+    inner = self.participation.together([other.participation for other in others])
+    most = max([self.max_rows, *(other.max_rows for other in others)])
+    return dataclasses.replace(self, participation=inner, max_rows=most)
+
+
+class UnitGate:
+  """A gate that admits devices by their owners' rounds.
+
+  Attributes:
+    owners: function that returns who owns devices in a round, as `UnitTable.owners` does; set
+      before use.
+    seen: itself, as admission asks for the rounds of devices.
+  """
+
+  owners: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+
+  def __init__(self, gate: Any, participation: PerUnit):
+    self._gate, self._participation = gate, participation
+    self.seen: Any = self
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds so far."""
+    return self._gate.seen.num_rounds
+
+  def share_with_budget(self) -> float | None:
+    """Returns the share of the units so far that may have budget; None where none is metered."""
+    gate = self._gate
+    return gate.share_with_budget() if isinstance(gate, loss_budgets.LossGate) else None
+
+  @property
+  def schema(self) -> PerUnit:
+    """The tightest participation that every unit kept to."""
+    return dataclasses.replace(self._participation, participation=self._gate.seen.schema)
+
+  def clear(self) -> None:
+    self._gate.clear()
+
+  def of(self, device_ids: np.ndarray) -> np.ndarray:
+    """Returns last round, −1 without one, and number of rounds of each device's first owner."""
+    places, units = self._owned(device_ids)
+    firsts = np.flatnonzero(np.diff(places, prepend=-1))
+    return self._gate.seen.of(units[firsts])
+
+  def reasons(self, device_ids: np.ndarray) -> np.ndarray:
+    """Returns why each device may not take part in the next round; '' where it may.
+
+    Devices of one unit are admitted in their order. ValueError for a device without an owner.
+    """
+    places, units = self._owned(device_ids)
+    distinct, numbers = np.unique(units, return_inverse=True)
+    most = self._participation.max_rows
+    if self._participation.charges_rows:
+      most = min(most, int(np.bincount(numbers).max(initial=1)))
+      by_row = [self._gate.reasons(distinct, rows + 1) for rows in range(most)]
+    else:
+      by_row = [self._gate.reasons(distinct)] * most
+    by_row.append(np.full(distinct.size, ROWS))
+    result = np.full(len(device_ids), '', object)
+    rows = np.zeros(distinct.size, np.int64)
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    done = set[Any]()
+    for device_id, place, owned in zip(
+      device_ids.tolist(), range(result.size), np.split(numbers, starts[1:])
+    ):
+      if device_id in done:  # Turned away for being there twice.
+        continue
+      done.add(device_id)
+      for unit in owned.tolist():
+        result[place] = result[place] or by_row[min(rows[unit], most)][unit]
+      if not result[place]:
+        rows[owned] += 1
+    return result.astype(str)
+
+  def record(self, device_ids: np.ndarray) -> None:
+    distinct, rows = np.unique(self._owned(device_ids)[1], return_counts=True)
+    if self._participation.charges_rows:
+      self._gate.record(distinct, rows)
+    else:
+      self._gate.record(distinct)
+
+  def sentence(self, reason: str, last_round: int, participations: int) -> str:
+    name, most = self._participation.name, self._participation.max_rows
+    if reason == ROWS:
+      return f'is of a {name} with {most} devices in the round, and no more may take part'
+    return f'is of a {name} that {self._gate.sentence(reason, last_round, participations)}'
+
+  def _owned(self, device_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    places, units = self.owners(device_ids, self.num_rounds)
+    missing = np.setdiff1d(np.arange(len(device_ids)), places)
+    if missing.size:
+      raise ValueError(
+        f'device_ids: at {missing[0]}, no {self._participation.name} owns the device in round'
+        f' {self.num_rounds}; append it to the table of units first'
+      )
+    return places, units

@@ -1,0 +1,163 @@
+"""Audits: what a mechanism releases, tested against what is claimed of it."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fl_dpftrl.support import checks
+from fl_dpftrl.prove.auditing import low_bits, noise_tests, probes, result, subjects
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.mechanisms.files import files
+
+EXECUTORS = ('aggregator', 'engine')
+FALSE_ALARMS = 1e-3
+"""Probability, at most, with which a mechanism fails that is what its claim says."""
+
+_NUM_CHECKS = 14
+_MOST_ROUNDS = 512
+_LEAST_COORDINATES, _LEAST_DRAWS = 16, 1000
+_RUNS = 2  # without a device and with it, at least
+_DEVICES = 20
+_NORM = 0.999  # of the device's update, in clip norms
+
+
+def audit(
+  strategy: files.Given,
+  schema: schemas.MinSep,
+  *,
+  noise_multiplier: float,
+  delta: float,
+  clip_norm: float = 1.0,
+  aggregator: Any = None,
+  divisor: float = 1.0,
+  executor: str = 'aggregator',
+  num_draws: int = 50_000,
+  seed: int | None = None,
+) -> result.Audit:
+  """Runs a mechanism several times and tests its releases against its claim.
+
+  The claim is that each round releases (sum of updates clipped to clip_norm + row t of N·Z) /
+  divisor, with Z of standard deviation noise_multiplier · clip_norm. The audit runs the mechanism
+  from the outside, with inputs of its own:
+
+  1. Devices send zeros. The noise is tested for scale, shape, and correlation of rounds, of all
+     coordinates and in each tensor, and each coordinate for noise (`noise_tests`).
+  2. One of the devices sends an update within the clip norm. What is left without the update is
+     tested in the same way, and the lowest bits are compared with those of 1 (`low_bits`).
+  3. Devices send large updates: their responses are compared with the clip norm and the divisor
+     (`probes`).
+
+  A mechanism for which the claim holds fails with probability at most 1e-3, of which each check has
+  an equal part (Bonferroni). A mechanism that passes is not proven to be private: the audit tests
+  some inputs, and finds differences that its draws can show.
+
+  Args:
+    strategy: claimed C and N.
+    schema: claimed participation; at most 512 rounds.
+    noise_multiplier: claimed std(Z) / clip_norm.
+    delta: δ of the claimed ε.
+    clip_norm: claimed L2 bound on an update.
+    aggregator: a `tff.templates.AggregationProcess` or an unweighted factory to audit, or a
+      `PrivateAggregator`, which is run anew in other folders; None for an executor of this package.
+    divisor: number by which `aggregator` divides its sum; not for a `PrivateAggregator`.
+    executor: 'aggregator' audits `CorrelatedNoiseFactory` in process; 'engine' audits the noise
+      rows of `memory='engine'`, without clipping.
+    num_draws: noise samples per round, at least 1000. A factory gets updates of
+      a quarter as many coordinates.
+    seed: number that makes an audit repeatable; None for fresh randomness, which
+      audits the secret seeds of training.
+
+  Raises:
+    ValueError: for an argument that will not do, updates with fewer than 16 coordinates, or a
+      release that is not finite although no device sent anything.
+  """
+  strategy = files.resolved(strategy, schema.num_rounds)
+  schemas.check_num_rounds(strategy, schema.num_rounds)  # Of a run without an end, name fewer.
+  claim = accountant.account(strategy, schema, noise_multiplier=noise_multiplier, delta=delta)
+  _check(schema, executor, num_draws, clip_norm, divisor, seed)
+  size = -(-num_draws // (2 * _RUNS))
+  claimed: dict[str, Any] = {'noise_multiplier': noise_multiplier, 'clip_norm': clip_norm}
+  subject: subjects.Subject
+  if hasattr(aggregator, 'subject'):  # It says itself how it is run.
+    subject = aggregator.subject(num_coordinates=size, seed=seed)
+  elif aggregator is not None:
+    subject = _processes().adopted(aggregator, divisor=divisor, num_coordinates=size, seed=seed)
+  elif executor == 'aggregator':
+    subject = _processes().ours(strategy, num_coordinates=size, seed=seed, **claimed)
+  else:
+    subject = subjects.RowSubject(strategy, sizes=subjects.tensor_sizes(size), seed=seed, **claimed)
+  size = sum(subject.sizes)
+  if size < _LEAST_COORDINATES:
+    raise ValueError(f'updates must have at least {_LEAST_COORDINATES} coordinates, got {size}')
+  repeats = max(_RUNS, round(num_draws / (2 * size)))
+  noising = noise_multiplier * strategy.noising_matrix(schema.num_rounds)
+  return result.Audit(
+    subject=subject.description,
+    claim=claim,
+    clip_norm=clip_norm,
+    schema=schema,
+    num_draws=2 * repeats * size,
+    seed=seed,
+    checks=tuple(subject_checks(subject, noising, clip_norm=clip_norm, repeats=repeats)),
+  )
+
+
+def subject_checks(
+  subject: subjects.Subject, noising: np.ndarray, *, clip_norm: float, repeats: int
+) -> list[result.Check]:
+  """Returns the results of all checks; noising is N times the noise multiplier, in clip norms."""
+  num_rounds, size = len(noising), sum(subject.sizes)
+  nothing = np.zeros(size, np.float32)
+  target = np.full(size, _NORM * clip_norm / math.sqrt(size), np.float32)
+  absent, present = (
+    np.array([_run(subject, last, num_rounds) for _ in range(repeats)])
+    for last in (nothing, target)
+  )
+  # Without the update: noise that depends on the data is found, too.
+  noise = np.concatenate([absent, present - target]) / clip_norm
+  covariance = noising @ noising.T
+  whiten = np.linalg.inv(np.linalg.cholesky(covariance))
+  alpha = FALSE_ALARMS / _NUM_CHECKS
+  tensors = np.repeat(np.arange(len(subject.sizes)), subject.sizes)
+  results = noise_tests.checks(noise_tests.NoiseSamples(absent, whiten @ noise, tensors), alpha)
+  results.append(low_bits.check(present, absent, alpha))
+  if subject.clips:
+    estimated = np.einsum('rtc,rsc->ts', noise, noise) / (2 * repeats * size)
+    widest = estimated if np.trace(estimated) > np.trace(covariance) else covariance
+    results += probes.checks(subject, clip_norm=clip_norm, covariance=widest, alpha=alpha)
+  return results
+
+
+def _run(subject: subjects.Subject, last: np.ndarray, num_rounds: int) -> np.ndarray:
+  """Returns the releases of a run in which one device sends an update, and others zeros."""
+  cohort = [np.zeros_like(last)] * (_DEVICES - 1) + [last]
+  released = subject.run(lambda t: cohort, num_rounds)
+  if not np.isfinite(released).all():
+    raise ValueError(f'{subject.description} released values that are not finite')
+  return released
+
+
+def _processes() -> Any:
+  """Returns the module of TFF subjects, which loads TensorFlow."""
+  try:
+    from fl_dpftrl.tff import audited_processes
+  except ImportError as e:
+    raise ValueError(
+      f"executor='aggregator' needs TensorFlow Federated ({e}); use 'engine'"
+    ) from None
+  return audited_processes
+
+
+def _check(schema, executor, num_draws, clip_norm, divisor, seed):
+  if schema.num_rounds > _MOST_ROUNDS:
+    raise ValueError(
+      f'num_rounds={schema.num_rounds} is beyond the {_MOST_ROUNDS} rounds of an audit;'
+      ' audit the first rounds of the run'
+    )
+  checks.one_of(EXECUTORS, executor=executor)
+  checks.whole(_LEAST_DRAWS, num_draws=num_draws)
+  checks.positive(clip_norm=clip_norm, divisor=divisor)
+  if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+    raise ValueError(f'seed must be a whole number or None, got {seed!r}')

@@ -1,0 +1,222 @@
+"""Assumptions on which the figures of a statement rest: the one list of their sentences.
+
+Every sentence follows from facts that a statement states, and from nothing else. Whoever has a
+statement can therefore compute its assumptions again, and see which are missing and which were
+added. A new assumption is a fact in `run_facts.RunFacts`, and a sentence here.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fl_dpftrl.participation.accounting import adjacencies, arithmetics, guarantees
+from fl_dpftrl.logs import id_columns
+from fl_dpftrl.participation import protocol
+from fl_dpftrl.prove.replaying import run_facts
+
+Statement = Any
+"""A `statement.Statement`, which asks for its assumptions here."""
+
+_ARITHMETIC = {
+  arithmetics.COVERED: (
+    'the guarantee covers every digit of the releases: as the log states, updates and noise were'
+    ' whole numbers, and the noise was drawn without rounding error, by AES-256 from a secret seed;'
+    ' that nobody tells AES-256 from random bits is assumed, and an advantage there adds to δ'
+  ),
+  arithmetics.LATTICE: (
+    'updates and noise were whole numbers, as the log states, but the noise was drawn from rounded'
+    ' numbers: the guarantee is that of noise without rounding error, from secret bits'
+  ),
+  arithmetics.NOT_COVERED: (
+    'the guarantee is that of numbers with all their digits: computers round them, and what the'
+    ' last digits of the released numbers show is not covered'
+  ),
+}
+
+
+# Of what an assumption is; a report says those of single figures beside the figures.
+LOG, SERVER = protocol.LOG, protocol.SERVER
+FIGURES, DEVICES = 'the figures', 'the devices'
+
+
+def subjects(statement: Statement) -> list[tuple[str, str]]:
+  """Returns all assumptions in their order, each after its subject: LOG, for example."""
+  runs, planned = statement.runs, statement.planned
+  group_size = statement.group_size
+  figure_sentences = ['worst case: the declared one, which holds for any rounds of the log']
+  if not (planned and planned.holds and planned.participation.num_rounds is None):
+    figure_sentences = [
+      f'worst case: {run.schema.assumption}{suffix}, as in the log' for suffix, run in _named(runs)
+    ]
+  if statement.observed is not None:
+    figure_sentences.append(
+      'observed: each device took part in the rounds that the log lists for it'
+    )
+  result = [(FIGURES, sentence) for sentence in figure_sentences]
+  if planned:
+    subject = planned.participation.subject
+    result += [(subject, s) for s in _planned(runs, planned, statement.adjacency)]
+  if statement.worst_case.void_reason:
+    result.append((FIGURES, f'NOTHING IS GUARANTEED: {statement.worst_case.void_reason}'))
+  if statement.void_reason:
+    result.append((FIGURES, f'THE GUARANTEE IS VOID: {statement.void_reason}'))
+  clipping, noise, participation = guarantees.ASSUMPTIONS
+  result += [(SERVER, clipping), (SERVER, noise), (DEVICES, participation)]
+  result += [(FIGURES, sentence) for sentence in _of_releases(statement)]
+  for sentence in adjacencies.assumptions(statement.adjacency):
+    if statement.unit != 'device':
+      sentence = sentence.replace('of one device', 'of all devices of one device')
+      sentence = re.sub('(a|one) device', rf'\1 {statement.unit}', sentence)
+    result.append((DEVICES, sentence))
+  if group_size > 1:
+    observed = '' if statement.observed is None else f', observed adds the {group_size} largest'
+    sentence = (
+      f'groups of {group_size} {statement.unit}s are protected together: worst case and declared'
+      f' multiply the sensitivity of one by {group_size}{observed}, which is never too'
+      ' little'
+    )
+    result.append((DEVICES, sentence))
+  complete = (
+    'the log is complete: it has every device whose update may have entered a released sum, and its'
+    ' num_rounds counts every round whose noise was used up, failed ones too'
+  )
+  id_sentence = (
+    'one device_id stands for one unit of privacy, spelled the same in all rounds: ids that differ'
+    ' in case, leading zeros or look-alike letters count as other devices'
+  )
+  once = (
+    'the noise of each round was used once: no copy of the whole state of a run, such as a snapshot'
+    ' of its volume, was put back or continued beside it after later results were used'
+  )
+  if statement.unit != 'device':
+    id_sentence = (
+      f'the table of units has every device of each {statement.unit}, under the ids of the log: ids'
+      ' that differ in case, leading zeros or look-alike letters count as other devices'
+    )
+  result += [(LOG, complete), (LOG, id_sentence), *((LOG, sentence) for sentence in _noise(runs))]
+  result += [(SERVER, _ARITHMETIC[statement.arithmetic.kind]), (SERVER, once)]
+  if len(runs) > 1:
+    independent = (
+      'the noise of each run is independent of that of the others; a device'
+      ' that is in several runs has the same device_id in them; which runs there were, and their'
+      ' strategies, noise and schemas, did not depend on what the others released'
+    )
+    result.append((SERVER, independent))
+  if statement.disjoint:
+    seen = (
+      'each run has ids of its own, by which nothing can be seen of that'
+      if statement.local_ids
+      else 'the logs name none twice, and none has another id in another run'
+    )
+    sentence = f'every {statement.unit} is in one of the runs only, as whoever replays said: {seen}'
+    result.append((LOG, sentence))
+  for suffix, run in _named(runs):
+    result += [(SERVER, sentence) for sentence in _of_run(run, suffix)]
+  return result
+
+
+def _named(runs: Sequence[run_facts.RunFacts]) -> list[tuple[str, run_facts.RunFacts]]:
+  """Returns the runs, with words that name each where there are several."""
+  return [(f' in run {i}' if len(runs) > 1 else '', run) for i, run in enumerate(runs, 1)]
+
+
+def _of_releases(statement: Statement) -> list[str]:
+  """Returns what each figure assumes of choices that could have followed releases.
+
+  Adaptive participation and an adaptive end change no guarantee of all rounds that a schema allows:
+  the squared norms of what a device adds to C x stay below its squared sensitivity on every path.
+  Sources: Denisov et al. 2022, theorem 2.1 (adaptive streams); Smith and Thakurta 2022 (filters of
+  Gaussian differential privacy).
+  """
+  end = 'the end of a run' if statement.several else 'the end of the run'
+  figures = 'worst case assumes' if statement.observed is None else 'worst case and observed assume'
+  result = [f'{figures} that neither participation nor {end} depended on what was released']
+  if statement.planned and statement.planned.holds:
+    result.append(statement.planned.participation.adaptivity(end))
+  elif statement.planned:
+    result.append(f'no figure holds if what was released decided who took part, or {end}')
+  return result
+
+
+def _planned(runs: Sequence[run_facts.RunFacts], planned: Any, adjacency: str) -> list[str]:
+  whole: Any = planned.participation
+  every = [whole] if len(runs) == 1 else [run.claim.answers for run in runs]
+  recorded = {of_run: run.schema_in_log for of_run, run in _named(runs)}
+  result = [
+    f'{sentence}{of_run}'
+    for of_run, participation in zip(recorded, every)
+    for sentence in participation.assumptions(adjacency)
+  ]
+  return [*result, *whole.verdicts(recorded, planned.holds)]
+
+
+def _noise(runs: Sequence[run_facts.RunFacts]) -> list[str]:
+  """Returns what is stated of the noise, and what of it no log can confirm."""
+  words = 'are stated by whoever replays: the log cannot confirm them'
+  without_claim = [of_run for of_run, run in _named(runs) if not run.claim_in_log]
+  return [
+    'the stated strategy and noise multiplier were those of all rounds of the run',
+    *(f'strategy and noise multiplier{of_run} {words}' for of_run in without_claim),
+  ]
+
+
+def _of_run(run: run_facts.RunFacts, suffix: str) -> list[str]:
+  """Returns the assumptions that only some runs have."""
+  result = []
+  if run.units and run.units.cited:
+    result.append(
+      f'every {run.units.name} with devices was in the table{suffix} before their rounds began, as'
+      ' the log cites it; the table did not depend on data that training protects'
+    )
+  elif run.units:
+    result.append(
+      f'the table of units{suffix} is not cited by the log: it may have been made afterwards, and'
+      ' must not have been chosen by what was released'
+    )
+  if run.units and run.units.ends:
+    result.append(
+      f'every update{suffix} used only data of the units that own its device in its round by the'
+      f' table: what is protected is one {run.units.name} of the table, and a person may be several'
+    )
+  if run.from_counts:
+    ids = 'device ids and unit ids' if run.units else 'device ids'
+    result += [
+      f'counts were given in place of the rows{suffix}: they are those of `--write_counts`, or of'
+      ' the text of `fl-dpftrl sql` as it was written, run on all rows of a table that did not'
+      ' change meanwhile',
+      f'whoever counted{suffix} compared {ids} byte by byte, and none was spelled in two ways'
+      ' (Unicode, case, spaces, zeros before a number) or rounded to a float',
+    ]
+  if run.layout.missing != id_columns.MISSING:
+    result.append(
+      f'whoever replays said which texts mean a missing device_id{suffix}: no id that counted is'
+      ' a mark of missing data'
+    )
+  earlier = len(getattr(run.claim.participation, 'earlier', ()))
+  if earlier:
+    counted = ', '.join(f'run {number}' for number in run.charged) or 'none is here'
+    result.append(
+      f'earlier runs counted against the loss budget{suffix}, {earlier} of them by the digests in'
+      f' its claim ({counted}): it bounds all of them together, and they did not go on'
+    )
+  if run.claim.trusted_operations:
+    result.append(
+      f'the operations {", ".join(run.claim.trusted_operations)}{suffix} keep and tell nothing that'
+      " depends on devices' data: whoever trained stated it, check_process cannot see it"
+    )
+  if run.claim.adaptive_clipping is not None:
+    result.append(
+      f'the clip norm was adaptive{suffix}: that of a round was computed only from releases with'
+      ' noise before it; the noise multiplier is that of updates and of the counts of clipped,'
+      ' zeroed and rejected ones together, which the guarantee covers'
+    )
+  if run.claim.private_metrics is not None:
+    names = ', '.join(run.claim.private_metrics.bounds)
+    ended = 'has the guarantee of all declared rounds'
+    if run.claim.declared is None:
+      ended = 'has none of these guarantees, as no rounds were declared'
+    result.append(
+      f'means of the metrics {names} were released{suffix} with noise, which noise multiplier and'
+      f' guarantee cover; a run that ended by them {ended}'
+    )
+  return result

@@ -1,0 +1,395 @@
+"""Evidence: a folder from which others compute the statement of runs again.
+
+It holds the logs byte for byte, and for each run its strategy, claim and table of units;
+`statement.json`, with the arguments of the replay under `asked`; and `SHA256SUMS`, as `sha256sum`
+writes it, of all others. It is as confidential as the logs; `Statement.publishable` is what may be
+published. Nothing in it shows that all of it was not forged together: keep the digest of SHA256SUMS
+elsewhere.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.support.files import durable, json_files, paths
+from fl_dpftrl.claims import claim_json
+from fl_dpftrl.logs import layouts, ledger_format, participation_log, readers, refusals, unit_tables
+from fl_dpftrl.prove.replaying import opened_runs, replays, statements
+from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.support.text import messages, roundings
+
+SUMS, STATEMENT, UNITS = 'SHA256SUMS', 'statement.json', 'units.parquet'
+
+_LINE = re.compile(r'([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._-]{0,199})')
+_LISTED, _BLOCK = 20, 1 << 20  # sentences; bytes
+_ASKED = {'deltas', 'adjacency', 'group_size', 'disjoint', 'local_ids', 'model_sha256', 'runs'}
+_OF_A_RUN = {'num_rounds', 'columns', 'first_round', 'missing'}
+_KINDS: dict[str, tuple[type, ...]] = {
+  **dict.fromkeys(('deltas', 'runs'), (list,)),
+  **dict.fromkeys(('group_size', 'first_round'), (int,)),
+  **{name: (str, type(None)) for name in ('columns', 'missing', 'model_sha256')},
+  'adjacency': (str,),
+  **dict.fromkeys(('disjoint', 'local_ids'), (bool,)),
+  'num_rounds': (int, type(None)),
+}
+
+Progress = Callable[[str], None]
+
+
+class Check(NamedTuple):
+  """One check: its name, the first 20 sentences about what does not fit, and what was compared."""
+
+  name: str
+  found: tuple[str, ...]
+  detail: str = ''
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verification:
+  """Result of the checks of evidence; `statement` is what log and claim give, None if nothing."""
+
+  digest: str
+  checks: tuple[Check, ...]
+  statement: statements.Statement | None = None
+
+  @property
+  def failed(self) -> tuple[str, ...]:
+    """Names of the checks that something does not fit."""
+    return tuple(check.name for check in self.checks if check.found)
+
+  @property
+  def passed(self) -> bool:
+    """True if every check passed."""
+    return not self.failed
+
+  def to_json(self) -> json_files.Object:
+    """Returns the result, with each check."""
+    checks = [
+      {'name': c.name, 'passed': not c.found, 'found': list(c.found), 'detail': c.detail}
+      for c in self.checks
+    ]
+    warnings = list(self.statement.warnings) if self.statement else []
+    return {'passed': self.passed, 'digest': self.digest, 'checks': checks, 'warnings': warnings}
+
+
+def write_evidence(
+  folder: str | os.PathLike[str],
+  runs: opened_runs.Given | Sequence[opened_runs.Given],
+  *,
+  delta: float | Sequence[float],
+  adjacency: str = 'zero_out',
+  group_size: int = 1,
+  disjoint: bool = False,
+  local_ids: bool = False,
+  model: str | os.PathLike[str] | None = None,
+  progress: Progress = lambda text: None,
+) -> str:
+  """Writes an evidence folder, whole or not at all; only its owner can read it.
+
+  Args:
+    folder: the folder, which must not exist yet; its parent must.
+    runs, delta, adjacency, group_size, disjoint, local_ids, progress: see `replay`.
+    model: file of the model that the last run released, whose digest is to be in the evidence.
+
+  Returns:
+    The digest of its SHA256SUMS, to keep elsewhere.
+
+  Raises:
+    ValueError: for a folder that exists, a log that is still written or has columns in the names of
+      its folders, and as `replay`.
+  """
+  folder, runs = paths.local(folder), opened_runs.together(runs, local_ids=local_ids)
+  check_folder(folder)
+  for run in runs:
+    check_run(run)
+  asked: json_files.Object = dict(
+    adjacency=adjacency, group_size=group_size, disjoint=disjoint, local_ids=local_ids
+  )
+  asked['deltas'] = [delta] if isinstance(delta, (int, float)) else list(delta)
+  asked['model_sha256'] = None if model is None else _digest(paths.local(model))
+  asked['runs'] = [_asked(run) for run in runs]
+  with durable.building(folder, private=True) as temporary:
+    opened, originals = [], dict[str, Any]()
+    for run, prefix in zip(runs, _prefixes(len(runs))):
+      originals |= _store_log(temporary, prefix, run)
+      _write(temporary / f'{prefix}{run_claim.NAME}', run.claim.to_json())
+      if isinstance(run.units, unit_tables.UnitTable):
+        run.units.save(temporary / f'{prefix}{UNITS}', run.log.layout.first_round)
+      opened.append(dataclasses.replace(run, log=_opened(temporary, prefix, _asked(run))))
+    try:
+      statement = _replayed(opened, asked, progress)
+    except refusals.LogError as error:  # It names the copy.
+      for copy, original in originals.items():
+        error = refusals.LogError(str(error).replace(copy, original))
+      raise error from None
+    for facts, prefix in zip(statement.runs, _prefixes(len(runs))):
+      path = temporary / f'{prefix}{files.NAME}'
+      files.save_strategy(path, facts.claim.strategy, schema=facts.schema.schema)
+    for path in temporary.iterdir():
+      path.chmod(0o600)  # A strategy's figures are of a confidential log.
+    _write(temporary / STATEMENT, _document(statement, asked, temporary))
+    lines = (f'{_digest(path)}  {path.name}\n' for path in sorted(temporary.iterdir()))
+    sums = ''.join(lines).encode()
+    durable.write_durably(temporary / SUMS, sums, private=True)
+    check_folder(folder)
+  return hashlib.sha256(sums).hexdigest()
+
+
+def verify(
+  folder: str | os.PathLike[str],
+  *,
+  model: str | os.PathLike[str] | None = None,
+  progress: Progress = lambda text: None,
+) -> Verification:
+  """Checks an evidence folder: all of it is computed again from logs, strategies and claims.
+
+  Args:
+    folder: the folder that `write_evidence` wrote.
+    model: file of a model, to compare with the digest in the evidence; None for no such check.
+    progress: see `replay`.
+
+  Raises:
+    ValueError: for a folder without SHA256SUMS, or with links or folders in it.
+  """
+  folder = paths.local(folder).resolve()
+  kinds = {e.name: e.is_file(follow_symlinks=False) for e in os.scandir(folder)}
+  if SUMS not in kinds:
+    raise ValueError(f'{messages.quoted(str(folder))} holds no {SUMS}: it is no evidence')
+  for name in (name for name, is_regular in kinds.items() if not is_regular):
+    raise ValueError(f'{messages.quoted(str(folder))}: {messages.quoted(name)} is no regular file')
+  digest = hashlib.sha256((folder / SUMS).read_bytes()).hexdigest()
+  checks = [_check('files', lambda: _sums(folder, set(kinds)), f'{len(kinds) - 1} digests')]
+  stored: Any = None
+  try:
+    stored = json_files.read(folder / STATEMENT)
+    asked = _checked_asked(stored.get('asked') if isinstance(stored, dict) else None)
+  except (ValueError, OSError) as error:
+    failed = Check('statement', (messages.one_line(error),))
+    return Verification(digest=digest, checks=(*checks, failed, _guarantee(None, False)))
+  runs, prefixes = [], _prefixes(len(asked['runs']))
+  for entry, prefix in zip(asked['runs'], prefixes):
+    opens = functools.partial(lambda *of: runs.append(_run(folder, *of)), prefix, entry)
+    detail = 'it is that of the log, and of its strategy'
+    checks.append(_check(f'{prefix}claim', opens, detail))
+  statement: statements.Statement | None = None
+
+  def compare() -> Iterator[str]:
+    nonlocal statement
+    if len(runs) < len(prefixes):
+      yield 'not checked, as a claim, a log or a strategy does not fit'
+      return
+    statement = _replayed(runs, asked, progress)
+    expected = json.dumps(_document(statement, asked, folder))
+    yield from json_files.differences('', stored, json.loads(expected))
+    names = {SUMS, STATEMENT, *(f'{p}{UNITS}' for p, run in zip(prefixes, runs) if run.units)}
+    for facts, prefix in zip(statement.runs, prefixes):
+      path = folder / f'{prefix}{files.NAME}'
+      yield from _strategy_differences(path, facts.schema.schema, names)
+      names |= {f'{prefix}{run_claim.NAME}', *(file['name'] for file in facts.log or ())}
+    yield from (f'{messages.quoted(name)} is of no run' for name in sorted(kinds.keys() - names))
+
+  checks.append(_check('statement', compare, 'every figure computed again, each within 1e-9'))
+  if model is not None:
+    differs = functools.partial(_model, paths.local(model), asked['model_sha256'])
+    checks.append(_check('model', differs, 'the same digest'))
+  checks.append(_guarantee(statement, not any(check.found for check in checks)))
+  return Verification(digest=digest, checks=tuple(checks), statement=statement)
+
+
+def check_folder(folder: pathlib.Path) -> None:
+  """Raises ValueError unless the folder can be made."""
+  if os.path.lexists(folder):
+    raise ValueError(f'evidence {str(folder)!r} exists already; name another folder, or remove it')
+  if not folder.resolve().parent.is_dir():
+    raise ValueError(f'evidence {str(folder)!r}: the folder that it is to be in does not exist')
+
+
+def check_run(run: opened_runs.Run) -> None:
+  """Raises ValueError unless evidence can hold the run's log."""
+  if run.from_counts:
+    raise ValueError('evidence holds the log of a run, and counts were given in its place')
+  for shard in run.log.shards:
+    if shard.path.endswith(ledger_format.SUFFIX):
+      raise ValueError(f'{shard.path}: close the log first, which makes a Parquet file of it')
+    folders = layouts.partitions(os.path.abspath(shard.path))
+    if {run.log.layout.round, run.log.layout.device_id} & folders.keys():
+      raise ValueError(
+        f'{shard.path}: a column of it may be in the names of its folders, which evidence does not'
+        ' keep; write the log as one file'
+      )
+
+
+def _prefixes(num_runs: int) -> list[str]:
+  return [''] if num_runs == 1 else [f'run-{place}-' for place in range(1, num_runs + 1)]
+
+
+def _asked(run: opened_runs.Run) -> json_files.Object:
+  """Returns what is needed to open a run's log again."""
+  log, layout = run.log, run.log.layout
+  is_stated = log.num_rounds_assumed or log.shards[0].num_rounds is not None
+  return {
+    'num_rounds': None if is_stated else log.num_rounds,
+    'columns': layout.text,
+    'first_round': layout.first_round,
+    'missing': layout.own_marks,
+  }
+
+
+def _checked_asked(asked: Any) -> json_files.Object:
+  """Returns the arguments of a replay; ValueError unless all have their types."""
+  if not isinstance(asked, dict) or asked.keys() != _ASKED:
+    raise ValueError(f'asked must have {", ".join(sorted(_ASKED))}')
+  for entry in (asked, *(asked['runs'] if isinstance(asked['runs'], list) else ())):
+    if entry is not asked and (not isinstance(entry, dict) or entry.keys() != _OF_A_RUN):
+      raise ValueError(f'runs must have {", ".join(sorted(_OF_A_RUN))} each')
+    for name, value in entry.items():
+      if type(value) not in _KINDS[name] or value == []:
+        raise ValueError(f'{name} must not be {messages.quoted(value)}')
+  if any(type(delta) is not float for delta in asked['deltas']):
+    raise ValueError(f'deltas must not be {messages.quoted(asked["deltas"])}')
+  return asked
+
+
+def _store_log(folder: pathlib.Path, prefix: str, run: opened_runs.Run) -> dict[str, str]:
+  """Copies the files of a run's log; returns their paths by those of the copies."""
+  originals = {}
+  for number, (shard, stated) in enumerate(zip(run.log.shards, run.log.files(), strict=True), 1):
+    path = folder / f'{prefix}log-{number}{readers.suffix_of(shard.path)}'
+    with durable.replacing(path, private=True) as temporary:
+      shutil.copyfile(shard.path, temporary)
+    if _digest(path) != stated['sha256']:
+      raise refusals.LogError(f'{shard.path}: was changed while it was copied; try again')
+    originals[str(path)] = shard.path
+  return originals
+
+
+def _opened(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> participation_log.Log:
+  """Opens the log of a run in a folder."""
+  name = re.compile(rf'{re.escape(prefix)}log-([1-9][0-9]{{0,8}})(\..+)?')
+  numbered = {int(m[1]): path for path in folder.iterdir() if (m := name.fullmatch(path.name))}
+  layout = layouts.parse(entry['columns'], entry['first_round'], entry['missing'])
+  logs = [numbered[number] for number in sorted(numbered)]
+  return participation_log.read_log(logs, num_rounds=entry['num_rounds'], layout=layout)
+
+
+def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> opened_runs.Run:
+  """Opens a run; ValueError unless log, strategy and claim fit together."""
+  log = _opened(folder, prefix, entry)
+  strategy = files.load_strategy(folder / f'{prefix}{files.NAME}')
+  document = json_files.read(folder / f'{prefix}{run_claim.NAME}')
+  claim = run_claim.Claim.from_json(document, strategy)
+  units = folder / f'{prefix}{UNITS}'
+  table = unit_tables.opened(units, log.layout.first_round) if units.exists() else None
+  run = opened_runs.Run(log=log, claim=claim, stated=claim_json.read(log.metadata), units=table)
+  for sentence in replays.against_log(run):
+    raise ValueError(f'{prefix}{run_claim.NAME}: {sentence}')
+  return run
+
+
+def _replayed(
+  runs: Sequence[opened_runs.Run], asked: json_files.Object, progress: Progress
+) -> statements.Statement:
+  options = {
+    'delta': asked['deltas'],
+    **{n: asked[n] for n in ('adjacency', 'group_size', 'disjoint', 'local_ids')},
+  }
+  return replays.replay(runs, **options, progress=progress)
+
+
+def _document(
+  statement: statements.Statement, asked: json_files.Object, folder: pathlib.Path
+) -> json_files.Object:
+  """Returns a statement and its arguments, without the folder that the logs were read in."""
+  result, prefix = statement.to_json(), f'{folder}{os.sep}'
+  for name in ('warnings', 'assumptions'):
+    result[name] = [sentence.replace(prefix, '') for sentence in result[name]]
+  return {**result, 'asked': asked}
+
+
+def _write(path: pathlib.Path, document: json_files.Object) -> None:
+  content = json.dumps(document, indent=2, allow_nan=False) + '\n'
+  durable.write_durably(path, content.encode(), private=True)
+
+
+def _digest(path: pathlib.Path) -> str:
+  """Returns SHA-256 of a file; a link is not followed."""
+  digest = hashlib.sha256()
+  with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), 'rb') as stream:
+    while block := stream.read(_BLOCK):
+      digest.update(block)
+  return digest.hexdigest()
+
+
+def _check(name: str, compare: Callable[[], Any], detail: str) -> Check:
+  """Returns a check of what a function yields, or raises."""
+  try:
+    problems = list(compare() or ())
+  except (ValueError, OSError, OverflowError, RecursionError) as error:
+    problems = [messages.one_line(error)]
+  more = [f'and {len(problems) - _LISTED} more'] if len(problems) > _LISTED else []
+  return Check(name, (*problems[:_LISTED], *more), detail)
+
+
+def _sums(folder: pathlib.Path, names: set[str]) -> Iterator[str]:
+  """Yields what does not fit its digest, or has none."""
+  text = json_files.read_bytes(folder / SUMS).decode('utf-8', 'replace')
+  listed: dict[str, str] = {}
+  for number, line in enumerate(text.removesuffix('\n').split('\n'), 1):
+    match = _LINE.fullmatch(line)
+    if not match or match[2] == SUMS or match[2] in listed:
+      yield f'{SUMS}, line {number}: {messages.quoted(line)} is no digest and name of another file'
+    else:
+      listed[match[2]] = match[1]
+  for name in sorted(names - listed.keys() - {SUMS}):
+    yield f'{messages.quoted(name)} is not in {SUMS}'
+  for name, stated in listed.items():
+    if name not in names:
+      yield f'{name} is missing'
+    elif (digest := _digest(folder / name)) != stated:
+      yield f'{name} has the digest {digest}, not {stated}'
+
+
+def _strategy_differences(path: pathlib.Path, schema: Any, names: set[str]) -> Iterator[str]:
+  """Yields what a strategy's file says beside what follows from its run; adds its files' names."""
+  file, stored = files.load(path), json_files.read(path)
+  names.add(path.name)
+  arrays = [p for p in path.parent.glob(f'{path.stem}.*.npz') if p.name in path.read_text('utf-8')]
+  for array in arrays:
+    names.add(array.name)
+    if array.name != files.arrays_name(path, array.read_bytes()):
+      yield f'{path.name} has other arrays than those of its strategy'
+  described = files.describe(file.strategy, schema, objective='max', version=file.version)
+  document = files.document(described, arrays[0].name if arrays else None)
+  yield from json_files.differences(path.name, stored, json.loads(json.dumps(document)))
+
+
+def _model(path: pathlib.Path, stated: str | None) -> Iterator[str]:
+  if (digest := _digest(path)) != stated:
+    yield f'{path.name} has the digest {digest}, not {messages.quoted(stated)}'
+
+
+def _guarantee(statement: statements.Statement | None, fits: bool) -> Check:
+  """Checks that a statement guarantees something, in evidence that fits."""
+  wrong = [] if fits else ['not confirmed, as the evidence does not fit']
+  if statement is None:
+    return Check('guarantee', tuple(wrong))
+  planned, void = statement.planned, (statement.void_reason, statement.worst_case.void_reason)
+  wrong += [messages.one_line(f'it is void: {why}') for why in void if why]
+  if planned and not planned.holds:
+    wrong.append(planned.broken)
+  shown = ', '.join(
+    f'{part.name.replace("_", " ")} ε = {roundings.up(part.guarantee.epsilon())}'
+    for part in statement.parts
+  )
+  whom = '' if statement.group_size == 1 else f' for {statement.group_size} devices together'
+  adjacency = statement.adjacency.replace('_', '-')
+  at = f'at δ = {roundings.exact(statement.delta)}, {adjacency} adjacency{whom}'
+  return Check('guarantee', tuple(wrong), f'{shown} {at}')

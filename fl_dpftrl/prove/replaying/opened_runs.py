@@ -1,0 +1,377 @@
+"""Runs: a log, and the noise that entered its rounds."""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.participation.accounting import guarantees
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.support.files import json_files, paths
+from fl_dpftrl.claims import claim_json
+from fl_dpftrl.logs import keys, layouts, ledger_format, participation_log, refusals, unit_tables
+from fl_dpftrl.participation import registry
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation.rules import per_units
+from fl_dpftrl.prove.replaying import counted, device_tallies
+from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.support.text import messages
+
+_LOG = 'participation.'
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Run:
+  """A log with the claim of its run.
+
+  Attributes:
+    log: participation log; without rows where counts are given in its place.
+    claim: what is claimed of the run, by its log and by whoever replays.
+    stated: the claim that the log states, as `Claim.to_json` gives it; None if it states none.
+    tally: counts that stand for the rows of the log; None if the rows are to be counted.
+    units: who owns which device, or counts of that; None where each device is a unit of its own.
+    charged: places of those of several runs that its loss budget counted as earlier runs.
+    recorded: participation that the log or the folder states, whatever is claimed; None if none is.
+
+  Raises:
+    LogError: for a table of units that is not the one which the log cites.
+  """
+
+  log: participation_log.Log
+  claim: run_claim.Claim
+  stated: json_files.Object | None = None
+  tally: device_tallies.Tally | None = None
+  units: unit_tables.UnitTable | counted.CountedUnits | None = None
+  charged: tuple[int, ...] = ()
+  recorded: Any = None
+
+  def __post_init__(self):
+    if self.recorded is None:
+      object.__setattr__(self, 'recorded', self._recorded())
+    self.claim.answers.after(self.log.num_rounds)  # Raises ValueError for more rounds.
+    path = self.log.path
+    if self.units is None and (self.log.units or self.by_unit_declared):
+      raise ValueError(f'{path}: is of a run of units that own devices: give their table, as units')
+    if self.units is None:
+      return
+    cited = self.log.units
+    if self.units.ends and not cited:
+      raise ValueError(
+        f'units: {self.units.path} has {unit_tables.UNTIL_ROUND}, and the log does not cite it:'
+        " nothing shows that an update used only its unit's data; leave the column out"
+      )
+    if isinstance(self.units, unit_tables.UnitTable) and cited:
+      self.units.check_cited(cited, self.log.num_rounds)
+    elif self.claim.participation:  # Whoever made the table may have known what was released.
+      object.__setattr__(self, 'claim', dataclasses.replace(self.claim, participation=None))
+    if self.units.ends and not self.by_unit_declared:  # Nothing says what the unit is.
+      raise ValueError(
+        f'units: {self.units.path} has {unit_tables.UNTIL_ROUND}, whose units only a declared'
+        ' PerUnit names: replay its run without others that declare nothing, and as it was declared'
+      )
+
+  def _recorded(self) -> Any:
+    if self.stated is None:
+      return self.claim.participation
+    try:
+      document = self.stated['participation']
+      return document and registry.from_json(document)
+    except (KeyError, TypeError, AttributeError) as error:
+      raise ValueError(f'{self.log.path}: participation: {messages.one_line(error)}') from None
+
+  @property
+  def by_unit_declared(self) -> bool:
+    """True where the participation of units was declared, rather than that of devices."""
+    return isinstance(self.claim.participation, per_units.PerUnit)
+
+  @property
+  def unit(self) -> str:
+    """The unit of privacy in words: 'device', or as a participation of units says."""
+    if self.units is None:
+      return 'device'
+    return self.claim.answers.unit if self.by_unit_declared else per_units.PerUnit.name
+
+  def check_public(self) -> None:
+    """Raises ValueError where no figure of the log may be published."""
+    for participation in filter(None, (self.recorded, self.claim.participation)):
+      participation.check_public()
+
+  def by_unit(self, table: pa.Table) -> pa.Table:
+    """Returns a row for each owner of the devices of rows; LogError for a row without one."""
+    units: Any = self.units
+    rounds, device_ids = table.column('round').to_numpy(), table.column('device_id')
+    places, numbers = units.owners(device_ids.combine_chunks(), rounds)
+    missing = np.setdiff1d(np.arange(len(rounds)), places)
+    if missing.size:
+      t, device_id = int(rounds[missing[0]]), device_ids[int(missing[0])].as_py()
+      raise refusals.LogError(
+        f'{self.log.place(t, device_id)}: nobody owns device {messages.quoted(device_id)} in round'
+        f' {t + self.log.layout.first_round} by {units.path}; a table has every device of the log'
+      )
+    return pa.table({'round': rounds[places], 'device_id': units.ids(numbers)})
+
+  def check(self, terms: guarantees.Terms) -> None:
+    """Raises ValueError where no guarantee is known, or counts cannot confirm what it rests on."""
+    answers = self.claim.answers
+    answers.check(self.claim.strategy, terms)
+    if self.from_counts and answers.needs_rows:
+      raise ValueError(f'counts cannot confirm a {type(answers).__name__}; replay the log itself')
+
+  @property
+  def from_counts(self) -> bool:
+    """True if the run has counts without a log, whose violations cannot be counted."""
+    return self.tally is not None
+
+  @property
+  def digest(self) -> str | None:
+    """Digest of the run: its random identity, its rounds so far and its claim; None if not stated.
+
+    Without the identity, whoever knew all rows but a few could try values for those.
+    """
+    parts = [
+      self.log.metadata.get(key) for key in (keys.RUN_KEY, keys.CHAIN_KEY, keys.CLAIM_DIGEST_KEY)
+    ]
+    return (
+      None if None in parts else hashlib.sha256('\n'.join(map(str, parts)).encode()).hexdigest()
+    )
+
+  @property
+  def schema_in_log(self) -> bool:
+    """True if the log states the declared schema, as it was written before round 0."""
+    participation = self.claim.to_json()['participation']
+    is_recorded = self.stated is not None and self.stated['participation'] == participation
+    return bool(self.claim.declared) and is_recorded
+
+  @classmethod
+  def of(
+    cls,
+    log: participation_log.Log,
+    strategy: base.Strategy,
+    units: unit_tables.UnitTable | None = None,
+    **said: Any,
+  ) -> 'Run':
+    """Returns the run of a log; `said` has attributes of the claim, None for those of the log."""
+    path = log.path
+    try:
+      base.check_num_rounds(strategy, log.num_rounds)
+      stated = claim_json.read(log.metadata)
+      claim = None
+      if stated:
+        claim = run_claim.Claim.from_json(stated | run_claim.described(strategy), strategy)
+    except ValueError as e:
+      raise refusals.LogError(f'{path}: {e}') from e
+    attributes = {name: value for name, value in said.items() if value is not None}
+    if claim is not None:
+      claim = dataclasses.replace(claim, **attributes)
+    elif 'noise_multiplier' in attributes:
+      claim = run_claim.Claim(strategy=strategy, **attributes)
+    else:
+      raise ValueError(f'noise_multiplier is needed: {path} does not say it')
+    return cls(log=log, claim=claim, stated=stated, units=units)
+
+
+Given = Run | str | os.PathLike[str]
+
+
+def opened(runs: Given | Sequence[Given]) -> list[Run]:
+  """Returns one run or several, each opened."""
+  every = [runs] if isinstance(runs, (Run, str, os.PathLike)) else runs
+  return [run if isinstance(run, Run) else open_run(run) for run in every]
+
+
+def together(runs: Given | Sequence[Given], *, local_ids: bool = False) -> list[Run]:
+  """Returns runs of one population, opened, as they are accounted together.
+
+  A schema that the log of one run states is left out where another run has none. Schemes by which
+  participation was drawn amplify only one run; ValueError if one is given for several. Ids of all
+  runs must be of one type, unless they are local to each.
+  """
+  runs = opened(runs)
+  if not runs:
+    raise ValueError('runs must hold at least one run')
+  if not all(run.claim.declared for run in runs):
+    runs = _without_recorded_schemas(runs)
+  if len(runs) > 1 and any(run.claim.is_drawn and not run.stated for run in runs):
+    raise ValueError(
+      'sampling is for one run: guarantees of batches that were drawn are not composed over several'
+    )
+  if len({run.claim.declared is None for run in runs}) > 1:
+    raise ValueError('declared must be given for each run, or for none')
+  if len({(run.unit, run.units is None) for run in runs}) > 1:
+    raise ValueError('units must be given for each run, and have one name')
+  identities = [run.log.metadata.get(keys.RUN_KEY) for run in runs]
+  for place, identity in enumerate(identities):
+    if identity is not None and identity in identities[:place]:
+      raise refusals.LogError(
+        f'{runs[place].log.path}: is of a run that is given already, and a run that went'
+        ' on in a copy used its rows of noise twice; give each run once'
+      )
+  if not local_ids:
+    _check_ids(runs)
+  digests = [run.digest for run in runs]
+  places = {digest: place for place, digest in enumerate(digests) if digest is not None}
+  return [_charged(run, places) for run in runs]
+
+
+def _without_recorded_schemas(runs: Sequence[Run]) -> list[Run]:
+  without = lambda run: dataclasses.replace(run.claim, participation=None)
+  return [
+    dataclasses.replace(run, claim=without(run)) if run.schema_in_log else run for run in runs
+  ]
+
+
+def _check_ids(runs: Sequence[Run]) -> None:
+  """Raises an error unless the ids of devices, and those of units, are of one kind in all runs."""
+  logs = [run.log for run in runs if run.log.id_type != pa.null()]
+  for log in logs:
+    if log.id_type != logs[0].id_type:
+      raise refusals.LogError(
+        f'{log.path}: device_id is of another type than in the logs before, so that'
+        ' devices cannot be told to be the same'
+      )
+  if len({run.units is not None and run.units.id_type for run in runs}) > 1:
+    raise ValueError('units must have ids of one type in all runs')
+
+
+def _charged(run: Run, places: Mapping[str, int]) -> Run:
+  """Returns a run with the places of its earlier runs, by the digests of all."""
+  earlier = getattr(run.claim.participation, 'earlier', ())
+  charged = tuple(places[digest] for digest in earlier if digest in places)
+  return run if run.charged == charged else dataclasses.replace(run, charged=charged)
+
+
+def open_run(
+  logs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+  strategy: files.Given | None = None,
+  *,
+  noise_multiplier: float | None = None,
+  num_rounds: int | None = None,
+  declared_num_rounds: int | None = None,
+  declared_min_sep: int | None = None,
+  declared_max_participations: int | None = None,
+  columns: str | Mapping[str, str] | None = None,
+  first_round: int = 0,
+  missing: str | None = None,
+  units: unit_tables.Given | None = None,
+  from_counts: str | os.PathLike[str] | None = None,
+) -> Run:
+  """Opens a run by its folder, by its participation log, or by counts of it.
+
+  A run's folder has its log, `participation.*`, and strategy.json. A log that states no claim, such
+  as one of another system, has that of the folder's claim.json.
+
+  Args:
+    logs: folder of a run; or, with a strategy, one or more files, folders or globs, the shards of
+      one log.
+    strategy: C as it was run, or its strategy file or name in matrices/; None for a run's folder.
+    noise_multiplier: std(Z) / clip norm; None if the log states it.
+    num_rounds: rows of noise consumed, if the log does not say.
+    declared_num_rounds: rounds that were declared before the run: the most that it could have.
+      Without it, the schema that was recorded in the log before round 0 is taken.
+    declared_min_sep: min-sep that was declared with them; 1 if None.
+    declared_max_participations: maximum participations that were declared with them.
+    columns: where the log has its columns, as in 'round=step,device_id=user_id', or a mapping;
+      None for their own names.
+    first_round: number of the log's first round.
+    missing: texts that mean a missing id, as in 'NULL,unknown'; '' for none, None for the usual.
+    units: table of who owns which device, or its files: what is then shown is of people, or other
+      units, rather than of devices. A table that was made after the run gives no declared figures.
+    from_counts: Parquet or CSV file of counts, in place of a log: of the rows that the statement of
+      `fl-dpftrl sql` gave, or that --write_counts wrote, of devices or by unit. It needs strategy,
+      noise_multiplier and num_rounds, and goes without columns, first_round and units.
+
+  Raises:
+    LogError: if the log cannot be believed, or the table of units is not the one that it cites.
+    ValueError: if an argument is out of range or missing, or the strategy file is malformed.
+  """
+  where = layouts.parse(columns, first_round, missing)
+  schema = declared_schema(declared_num_rounds, declared_min_sep, declared_max_participations)
+  if from_counts is not None:
+    if logs is not None or columns or first_round or units is not None:
+      raise ValueError('logs, columns, first_round and units do not go with from_counts: no rows')
+    if strategy is None or noise_multiplier is None or num_rounds is None:
+      raise ValueError('from_counts needs strategy, noise_multiplier and num_rounds')
+    strategy = files.resolved(strategy, num_rounds)
+    claim = run_claim.Claim(strategy=strategy, noise_multiplier=noise_multiplier, participation=schema)
+    log, tally, owners = counted.read(from_counts, claim, num_rounds, missing)
+    return Run(log=log, claim=claim, tally=tally, units=owners)
+  if logs is None:
+    raise ValueError('logs is needed: a log, or the folder of a run; or from_counts')
+  table = None if units is None else unit_tables.opened(units, first_round)
+  folder = None
+  if strategy is None:
+    if noise_multiplier is not None or schema or not isinstance(logs, (str, os.PathLike)):
+      raise ValueError('strategy is needed with a log: only the folder of a run states what it was')
+    folder = paths.local(logs)
+    logs, strategy = _log_path(folder), folder / files.NAME
+  strategy = files.resolved(strategy)
+  log = participation_log.read_log(logs, num_rounds=num_rounds, layout=where)
+  if folder is not None:
+    return _run_of_folder(folder, log, strategy, table)
+  return Run.of(log, strategy, table, noise_multiplier=noise_multiplier, participation=schema)
+
+
+def _log_path(folder: pathlib.Path) -> pathlib.Path:
+  """Returns the only log of a run's folder, which may be one that is not closed yet."""
+  if not folder.is_dir():
+    hint = '; give a log to open_run, with its strategy' if folder.is_file() else ''
+    raise ValueError(f'{messages.quoted(str(folder))} is no folder of a run{hint}')
+  names = set(os.listdir(folder))
+  if ledger_format.path_of(ledger_format.NAME).name in names:
+    names.add(ledger_format.NAME)
+  ledgers = (ledger_format.SUFFIX, *ledger_format.SIDES)
+  logs = [name for name in names if name.startswith(_LOG) and not name.endswith(ledgers)]
+  if len(logs) != 1:
+    raise ValueError(f'{folder} must hold one log, {_LOG}parquet, and has {len(logs)}')
+  return folder / logs[0]
+
+
+def _run_of_folder(
+  folder: pathlib.Path,
+  log: participation_log.Log,
+  strategy: base.Strategy,
+  units: unit_tables.UnitTable | None,
+) -> Run:
+  """Returns the run of a folder; ValueError for a claim.json that is not that of its log."""
+  path, stated = folder / run_claim.NAME, claim_json.read(log.metadata)
+  if stated is not None:
+    if path.exists():
+      claim_json.check_file(path, stated, log.metadata.get(keys.RUN_KEY))
+    return Run.of(log, strategy, units)
+  if not path.exists():
+    raise ValueError(f'{path} is missing, and the log does not state its claim')
+  try:
+    claim = run_claim.Claim.from_json(claim_json.read_file(path)[0], strategy)
+    return Run(log=log, claim=claim, units=units)
+  except ValueError as e:
+    raise ValueError(f'{path}: {e}') from e
+
+
+def declared_schema(
+  declared_num_rounds: int | None,
+  declared_min_sep: int | None,
+  declared_max_participations: int | None,
+) -> schemas.MinSep | None:
+  """Returns the schema of the arguments of `open_run`; None if none is declared."""
+  for name, value in (
+    ('declared_min_sep', declared_min_sep),
+    ('declared_max_participations', declared_max_participations),
+  ):
+    if value is not None and declared_num_rounds is None:
+      raise ValueError(
+        f'{name}={value} needs declared_num_rounds, the number of rounds that was declared before'
+        ' the run: it may have ended early because of what it released'
+      )
+  if declared_num_rounds is None:
+    return None
+  return schemas.MinSep(
+    num_rounds=declared_num_rounds,
+    min_sep=1 if declared_min_sep is None else declared_min_sep,
+    max_participations=declared_max_participations,
+  )

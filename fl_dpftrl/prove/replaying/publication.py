@@ -1,0 +1,48 @@
+"""The command that reproduces the figures of a statement."""
+
+import os
+import pathlib
+import shlex
+import sys
+
+from fl_dpftrl.prove.replaying import statements
+
+
+def command_of_folder(folder: pathlib.Path, delta: float, by_unit: bool = False) -> str:
+  """Returns the command that replays a run's folder, by this Python's program if it has one."""
+  program = pathlib.Path(sys.executable).with_name('fl-dpftrl')
+  shown = str(program) if folder.is_absolute() else os.path.relpath(program)
+  name = shown if program.exists() else program.name
+  units = ['--units=UNITS'] if by_unit else []
+  return shlex.join([name, 'replay', str(folder), *units, f'--delta={delta}'])
+
+
+def command(statement: statements.Statement) -> str:
+  """Returns the command that gives published figures again; names in capitals stand for paths."""
+  words = ['fl-dpftrl', 'replay']
+  first = statement.runs[0]
+  if statement.several:
+    words += [f'RUN{i}' for i in range(1, len(statement.runs) + 1)]
+    sites = 'local' if statement.local_ids else 'disjoint'
+    words += [f'--sites={sites}'] if statement.disjoint else []
+  else:
+    words += [
+      '--from_counts=COUNTS' if first.from_counts else '--log=LOG',
+      '--strategy=STRATEGY',
+      f'--noise_multiplier={first.claim.noise_multiplier}',
+    ]
+    if statements.ASSUMED_ROUNDS not in statement.warnings:
+      words.append(f'--num_rounds={first.num_rounds}')
+    if first.layout.round == statements.COLUMNS:
+      words.append(f'--columns={statements.COLUMNS}')
+    if first.layout.first_round:
+      words.append(f'--first_round={first.layout.first_round}')
+    if first.layout.own_marks is not None:
+      words.append(f'--missing={first.layout.own_marks}')
+    if statement.planned:
+      words += statement.planned.participation.flags(first.schema_in_log)
+  words += ['--units=UNITS'] if first.units else []
+  words += [f'--delta={delta}' for delta in statement.deltas]
+  words.append(f'--adjacency={statement.adjacency}')
+  words.append(f'--group_size={statement.group_size}')
+  return shlex.join(words)

@@ -1,0 +1,218 @@
+"""Computation of the guarantees of runs from their logs.
+
+Figures for the declared schema, for the observed schema and for the observed participation
+stand side by side and are never mixed.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.participation.accounting import guarantees
+from fl_dpftrl.claims import claim_json
+from fl_dpftrl.logs import id_spellings, keys, refusals
+from fl_dpftrl.participation.counts import participation_counts
+from fl_dpftrl.prove.replaying import (counting, device_tallies, observed_losses, opened_runs, run_facts, statements)
+
+_ROUNDING = 1e-9  # relative, of figures that are computed in several ways
+
+
+def replay(
+  runs: opened_runs.Given | Sequence[opened_runs.Given],
+  *,
+  delta: float | Sequence[float],
+  adjacency: str = 'zero_out',
+  group_size: int = 1,
+  disjoint: bool = False,
+  local_ids: bool = False,
+  progress: Callable[[str], None] = lambda text: None,
+) -> statements.Statement:
+  """Computes the guarantees of runs from their logs.
+
+  Args:
+    runs: one run, or several of one population, whose guarantees are composed; each as `open_run`
+      returns it, or the path of a run's folder.
+    delta: δ, one or several.
+    adjacency: 'zero_out' or 'replace_one'.
+    group_size: devices that are protected together.
+    disjoint: whether every device is in one of the runs only, such as patients of sites that train
+      for themselves. The guarantee is then that of the costliest run, and not of all together.
+    local_ids: whether each of the disjoint runs has numbered its devices by itself, so that one id
+      in two runs is of two devices. No log can then show that they are not disjoint.
+    progress: called often with a line about the progress.
+
+  Raises:
+    LogError: for a log that cannot be believed, and a device in two runs that are disjoint.
+  """
+  if local_ids and not disjoint:
+    raise ValueError('local_ids is for disjoint runs: a device of two would be taken for two')
+  runs = opened_runs.together(runs, local_ids=local_ids)
+  terms = guarantees.Terms(delta, adjacency, group_size)
+  disjoint, local_ids = disjoint and len(runs) > 1, local_ids and len(runs) > 1
+  most = 1 if disjoint else None  # Of one device, in how many runs.
+  num_rounds = [run.log.num_rounds for run in runs]
+  spend = run_claim.spending([run.claim for run in runs], num_rounds, terms, most)
+  if len(runs) == 1:
+    runs[0].check(terms)
+  tally = runs[0].tally if len(runs) == 1 else None
+  if tally is None:
+    tally = counting.count(runs, num_exposed=group_size, local_ids=local_ids, progress=progress)
+  if disjoint and tally.repeated is not None:
+    raise refusals.LogError(
+      f'disjoint: at least one {runs[0].unit} is in the logs of several runs, whose losses add up;'
+      ' leave out that they are disjoint'
+    )
+  if len(tally.most_exposed) < min(group_size, tally.num_devices):
+    raise ValueError(
+      f'group_size={group_size} needs the losses of as many devices, which counts do not hold;'
+      ' replay the log'
+    )
+  counts = zip(runs, tally.logs, (tally.devices or tally).logs)
+  facts = tuple(_facts(run, happened, devices) for run, happened, devices in counts)
+  observed = None
+  if tally.num_devices:
+    observed = spend(observed_losses.largest(tally, group_size))
+    observed = dataclasses.replace(observed, group_size=group_size)
+  planned = _planned(runs, facts, tally, observed, terms, disjoint)
+  every = [fact.claim for fact in facts], [fact.schema for fact in facts]
+  worst_case = run_claim.compose(*every, terms, disjoint=disjoint)
+  if planned and planned.holds and planned.participation.num_rounds is None:
+    worst_case = planned.guarantee  # No fact of the log makes it less.
+  parts = [statements.Part(name='worst_case', guarantee=worst_case)]
+  per_device = violations = None
+  if observed:
+    parts.append(statements.Part(name='observed', guarantee=observed))
+    per_device = observed_losses.PerDevice.of(tally, spend)
+  if tally.violators:
+    violations = observed_losses.Violations.of(tally, facts, spend, disjoint)
+  warnings, void_reasons = [], []
+  for place, (run, fact) in enumerate(zip(runs, facts), 1):
+    name = f'run {place}: ' if len(runs) > 1 else ''
+    of_devices = fact.counted.warnings() if fact.counted else ()
+    warnings += [f'{name}{warning}' for warning in (*run.log.warnings, *of_devices)]
+    reasons = [run.claim.void_reason, *against_log(run)]
+    if text := '; '.join(reason for reason in reasons if reason):
+      void_reasons.append(f'{name}{text}')
+  warnings += id_spellings.warnings(tally.mergeable, tally.num_devices, runs[0].unit)
+  return statements.Statement(
+    runs=facts,
+    tally=tally,
+    parts=(*parts, planned) if planned else tuple(parts),
+    violations=violations,
+    per_device=per_device,
+    void_reason='; '.join(void_reasons) or None,
+    warnings=tuple(warnings),
+    disjoint=disjoint,
+    local_ids=local_ids,
+  )
+
+
+def against_log(run: opened_runs.Run) -> Iterator[str]:
+  """Yields what was said of a run against its log, but for schemas that allow more."""
+  stated = run.stated
+  if stated is None:
+    return
+  claim_document = run.claim.to_json() | {'participation': stated['participation']}
+  for sentence in claim_json.differences(stated, claim_document):
+    yield f'the log is of a run with the {sentence}'
+  if run.recorded and run.claim.participation:
+    yield from filter(None, [run.claim.answers.voided_by(run.recorded)])
+  if run.log.layout.first_round:
+    yield (
+      'the log states its claim, so its rounds are counted from 0, and they were counted from'
+      f' {run.log.layout.first_round}'
+    )
+  elif keys.VERSION_KEY in run.log.metadata and run.log.layout.own_names:
+    yield 'the log states its claim, so it has columns of its own, and others were named'
+
+
+def _planned(
+  runs: Sequence[opened_runs.Run],
+  facts: Sequence[run_facts.RunFacts],
+  tally: device_tallies.Tally,
+  observed: guarantees.Guarantee | None,
+  terms: guarantees.Terms,
+  disjoint: bool,
+) -> statements.Part | None:
+  """Returns the guarantee of what was declared or drawn, void where the logs contradict draws.
+
+  What devices that kept to a declared participation have lost is no more than its guarantee: else
+  its own sensitivity is wrong.
+  """
+  run_claims: list[Any] = [run.claim for run in runs]
+  declared = [claim.declared if len(runs) > 1 else claim.participation for claim in run_claims]
+  if not all(declared):
+    return None
+  every = [answers.after(run.log.num_rounds) for run, answers in zip(runs, declared)]
+  reasons = [
+    reason
+    for run, fact, answers in zip(runs, facts, every)
+    for reason in answers.contradictions(
+      fact.counted_units, run.stated and run.stated['participation'], tally.violators
+    )
+  ]
+  whole = every[0].together(every[1:])
+  if reasons and whole.is_drawn:
+    run_claims = [dataclasses.replace(claim, noise_multiplier=0.0) for claim in run_claims]
+  if len(runs) > 1:
+    reasons = reasons and ['not every run kept to its own, see the assumptions']
+  charged = [run.charged for run in runs]
+  guarantee = run_claim.compose(run_claims, every, terms, charged, disjoint)
+  if not (reasons or whole.is_drawn) and observed and tally.exact:
+    if observed.mu > guarantee.mu * (1.0 + _ROUNDING):
+      reasons = [statements.TOO_SMALL]
+  return statements.Part(
+    name=whole.part,
+    guarantee=guarantee,
+    participation=whole,
+    holds=not reasons,
+    reason='; '.join(reasons) or None,
+  )
+
+
+def _facts(
+  run: opened_runs.Run,
+  counts: participation_counts.DeviceCounts,
+  device_counts: participation_counts.DeviceCounts,
+) -> run_facts.RunFacts:
+  """Returns the facts of a run; LogError for an empty log that does not state its rounds."""
+  if not counts.cohorts.total and run.log.shards[0].num_rounds is None:
+    raise refusals.LogError(
+      f'{run.log.path}: the log has no rows, and does not say itself how many rounds there were'
+    )
+  happened, devices = (
+    participation_counts.RunCounts(
+      num_rounds=run.log.num_rounds, first_round=run.log.layout.first_round, **vars(each)
+    )
+    for each in (counts, device_counts)
+  )
+  table, units = run.units, None
+  if table is not None:
+    units = run_facts.UnitFacts(
+      name=run.unit,
+      num_units=table.num_units,
+      num_devices=table.num_devices,
+      max_rows=happened.max_rows,
+      cited=bool(run.log.units),
+      ends=table.ends,
+      counted=happened,
+    )
+  return run_facts.RunFacts(
+    claim=run.claim,
+    num_rounds=run.log.num_rounds,
+    min_sep=happened.min_sep,
+    max_participations=happened.max_participations,
+    num_rounds_assumed=run.log.num_rounds_assumed,
+    layout=run.log.layout,
+    unused_columns=run.log.unused_columns,
+    times=run.log.times,
+    claim_in_log=run.stated is not None,
+    recorded=run.recorded,
+    schema_in_log=run.schema_in_log,
+    charged=tuple(place + 1 for place in run.charged),
+    from_counts=run.from_counts,
+    counted=devices,
+    units=units,
+    log=run.log.files(),
+  )

@@ -1,0 +1,104 @@
+"""Admission of devices to a round by the gate of their participation."""
+
+import collections
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fl_dpftrl.logs import id_columns, id_spellings
+from fl_dpftrl.participation import protocol
+from fl_dpftrl.support.text import messages
+
+TWICE, SPELLING = 'twice', 'spelling'
+
+
+class TurnedAway(NamedTuple):
+  """A device that may not take part, and why; its last round is −1 where it was in none."""
+
+  device_id: str | int
+  reason: str
+  last_round: int
+  participations: int
+  gate: protocol.Gate
+
+  @property
+  def sentence(self) -> str:
+    """The reason, in words."""
+    words = {TWICE: 'is twice among the candidates', SPELLING: id_spellings.COLLIDES}.get(
+      self.reason
+    )
+    if words is None:
+      words = self.gate.sentence(self.reason, self.last_round, self.participations)
+    return f'device {messages.quoted(self.device_id)} {words}'
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Admission:
+  """The cohort of a round."""
+
+  round_index: int
+  column: pa.Array
+  turned_away: tuple[TurnedAway, ...] = ()
+
+  @functools.cached_property
+  def device_ids(self) -> np.ndarray:
+    """The admitted devices, as text or int64."""
+    return id_columns.as_numpy(self.column)
+
+  def check_whole(self, least: int) -> None:
+    """Raises ValueError if a candidate may not take part, or there are fewer than needed."""
+    if self.turned_away:
+      reasons = collections.Counter(each.reason for each in self.turned_away)
+      counts = ', '.join(f'{count} by {reason}' for reason, count in sorted(reasons.items()))
+      raise ValueError(
+        f'device_ids: {len(self.turned_away)} may not take part in round {self.round_index}'
+        f' ({counts}); admissible(device_ids) leaves them out'
+      )
+    if len(self.column) < least:
+      raise ValueError(f'device_ids: {least} updates need as many devices, got {len(self.column)}')
+
+
+def admit(
+  gate: protocol.Gate,
+  device_ids: id_columns.Ids,
+  *,
+  at_most: int | None = None,
+  spellings: id_spellings.RecordedSpellings | None = None,
+) -> Admission:
+  """Returns who may take part in the next round; records nothing.
+
+  Args:
+    gate: the gate of the participation.
+    device_ids: candidates.
+    at_most: size of the cohort; further candidates are left out, and are not among those turned
+      away.
+    spellings: those of the log, which takes no other spelling of an id; None for none.
+  """
+  t, column = gate.seen.num_rounds, id_columns.column(device_ids)
+  ids = column.to_numpy(zero_copy_only=False)
+  if not ids.size:
+    return Admission(t, column)
+  reasons = gate.reasons(ids)
+  if len(set(ids.tolist())) < ids.size:
+    codes = column.dictionary_encode().indices.to_numpy()  # In the order of first occurrences.
+    again = np.diff(np.maximum.accumulate(codes), prepend=-1) == 0
+    reasons = np.where(again, TWICE, reasons)
+  allowed = reasons == ''
+  spelt = id_spellings.RecordedSpellings() if spellings is None else spellings
+  if (collisions := spelt.collisions(column.filter(pa.array(allowed)))).any():
+    reasons = reasons.astype(object)
+    reasons[np.flatnonzero(allowed)[collisions]] = SPELLING
+    allowed = reasons == ''
+  if allowed.all() and (at_most is None or ids.size <= at_most):
+    return Admission(t, column)
+  admitted, end = np.flatnonzero(allowed), ids.size
+  if at_most is not None and admitted.size > at_most:
+    admitted, end = admitted[:at_most], int(admitted[at_most])
+  away = np.flatnonzero(~allowed[:end])
+  last, times = gate.seen.of(ids[away])
+  columns = (values.tolist() for values in (ids[away], reasons[away], last, times))
+  turned_away = (TurnedAway._make((*row, gate)) for row in zip(*columns, strict=True))
+  return Admission(t, column.take(admitted), tuple(turned_away))

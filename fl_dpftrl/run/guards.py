@@ -1,0 +1,365 @@
+"""A guard that keeps a run to its declared schema and privacy budget."""
+
+import contextlib
+import math
+import operator
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.mechanisms import sensitivities
+from fl_dpftrl.participation.accounting import adjacencies, guarantees
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.support.files import durable, mark, paths
+from fl_dpftrl.logs import id_columns, ledgers, unit_tables
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation.rules import loss_budgets, per_units
+from fl_dpftrl.prove.replaying import opened_runs
+from fl_dpftrl.run import admission, budget, continued_claims, earlier_runs
+from fl_dpftrl.support.text import messages, roundings
+
+_SHORT, _USUAL = 1000, 10.0  # rounds, and how much more one participation may cost beyond them
+
+
+class BudgetSpentError(ValueError):
+  """A round that would pass the privacy budget, or the declared rounds."""
+
+
+class RepeatedRowError(ValueError):
+  """A noise row that was given out before, and would enter a second sum."""
+
+
+class Guard(contextlib.AbstractContextManager['Guard']):
+  """Admits devices to rounds, records cohorts, and gives each noise row out once.
+
+  Before a round, `admit` turns away the devices that do not keep to the declared
+  schema, refuses a round that would pass the budget, and records the cohort
+  durably. It needs no TensorFlow, and goes into any loop:
+
+      claim = dpftrl.Claim(strategy=strategy, noise_multiplier=7.379, participation=schema)
+      guard = dpftrl.Guard(claim, 1e-10, max_epsilon=8.0, log='run/participation.parquet')
+      admission = guard.admit(candidates, row=int(state.aggregator.noise.row))
+      state = train(state, admission.device_ids)
+
+  The budget is spent by the declared schema, and never by what is observed of single devices: a
+  refusal would tell who took part. So `max_rounds` is known before the first round, and its ε holds
+  whatever ends the run earlier. The budget is that of one log; `replay` composes those of several.
+
+  A guard with the same arguments continues from its log. A round that was recorded has used its
+  noise row up, even if it was never computed: after a crash a loop skips the rows before
+  `num_rounds`. Threads may share a guard; a process that was forked from this one may not.
+
+  Attributes:
+    claim: what the run claims, of the rounds that schema and budget allow.
+    gate: decides, by schema or secret bins, who may take part; None where batches are drawn.
+    max_rounds: rounds that strategy, schema or sampling, and budget allow; None for no limit.
+    log: the participation log.
+  """
+
+  def __init__(
+    self,
+    claim: run_claim.Claim,
+    delta: float | None = None,
+    max_epsilon: float | None = None,
+    *,
+    log: str | os.PathLike[str],
+    adjacency: str = adjacencies.ZERO_OUT,
+    group_size: int = 1,
+    earlier: Sequence[opened_runs.Given] = (),
+    units: unit_tables.Given | None = None,
+  ):
+    """Opens the log, and computes how many rounds the budget allows.
+
+    Args:
+      claim: what the run claims. Its participation is that of all planned rounds; without one, each
+        device may take part once in every round.
+      delta: δ; with it, the claim must have a schema and a noise multiplier above 0.
+      max_epsilon: budget of this log; None for no limit.
+      log: path of the participation log, ending in .parquet. A log that exists is continued.
+      adjacency: 'zero_out' or 'replace_one'.
+      group_size: devices that are protected together.
+      earlier: runs of the same devices that are over, by folder or as `open_run` returns them;
+        their losses count against the loss budget of this one, whose claim has their digests. They
+        are sealed: no round of theirs may follow.
+      units: table of who owns which device, or its files, with a `PerUnit` participation; see
+        docs/units.md.
+
+    Raises:
+      ValueError: if an argument is out of range, or the budget is too small for one round.
+      LogError: if the log is of another run, schema or noise, or cites another table of units.
+    """
+    budget.check(claim, max_epsilon, delta)
+    runs = opened_runs.opened(earlier)
+    if runs:
+      claim, *lost = earlier_runs.counted(claim, runs)
+    else:
+      earlier_runs.check_given(claim)
+    self.claim, self._lock = claim, durable.ThreadLock(log)
+    is_declared = claim.participation is not None
+    self._planned = claim.answers.num_rows if is_declared else claim.strategy.max_rounds
+    self.max_rounds, self._budget = self._planned, None
+    if delta is not None:
+      terms = guarantees.Terms(delta, adjacency, group_size)
+      earlier_claims = [run.claim for run in runs]
+      recorded_rounds = continued_claims.num_rounds(claim, paths.local(log).parent)
+      self._budget = budget.Budget(claim, terms, max_epsilon, earlier_claims, recorded_rounds)
+      self.max_rounds = self._budget.max_rounds
+      self.claim = self._budget.claim
+    if is_declared and claim.answers.num_rounds is None:
+      _warn_of_tail(claim.strategy)
+    self.gate = self.claim.answers.gate(self.claim.strategy)
+    if isinstance(self.gate, loss_budgets.LossGate) and runs:
+      self.gate.charge(*lost)
+    if (units is None) == isinstance(self.gate, per_units.UnitGate):
+      raise ValueError('units, a table, and a PerUnit participation need each other')
+    if units is not None and runs:
+      raise ValueError('earlier runs are charged to devices, and not to units that own them')
+    self.units = None if units is None else unit_tables.opened(units)
+    self.log = ledgers.LogWriter(log, self.claim)
+    try:
+      earlier_runs.seal(runs)
+      if self.units is not None:
+        self._take_units(self.units)
+      self._num_followed = -1  # Rounds of the log that the gate has; −1 while that is in doubt.
+      self._follow_log()
+    except BaseException:
+      self.log.release()
+      raise
+
+  def __repr__(self) -> str:
+    text = f'Guard(round {self.log.num_rounds} of {self.max_rounds}, {self.log.path})'
+    return messages.one_line(text, 120)
+
+  def __exit__(self, *unused) -> None:
+    self.close()
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds that were admitted; the next round, and its noise row."""
+    return self.log.num_rounds
+
+  def epsilon(self, num_rounds: int | None = None) -> float:
+    """Returns ε of the first rounds by the declared schema; of those admitted if None.
+
+    That of fewer than `max_rounds` assumes that the end of the run does not depend on what it
+    releases. That of a run without an end is one figure, before its first round too. ValueError
+    without delta.
+    """
+    if self._budget is None:
+      raise ValueError('delta must be given to the guard: ε is that of the declared schema')
+    rounds = self.num_rounds if num_rounds is None else num_rounds
+    is_endless = self.claim.answers.num_rounds is None
+    return self._budget.epsilon(rounds or 1) if rounds or is_endless else 0.0
+
+  @durable.one_at_a_time
+  def privacy_loss(self, delta: float) -> guarantees.Guarantee:
+    """Returns the worst case of the rounds so far by the log, where a gate follows it.
+
+    That of a loss budget is the whole of it.
+    """
+    participation: Any = self.claim.answers
+    self._follow_log()
+    if participation.num_rounds is not None and self.gate:
+      participation = self.gate.seen.schema
+    return self.claim.guarantee(participation, delta)
+
+  @durable.one_at_a_time
+  def extend_units(self, units: unit_tables.Given) -> None:
+    """Takes a table of units over that has further rows, from the next round on.
+
+    Raises:
+      LogError: for a table whose first rows are not those of the one so far, and for a further row
+        of a round that was begun.
+    """
+    table = unit_tables.opened(units)
+    if self.units is None:
+      raise ValueError('units were not given when the run was opened')
+    table.check_cited([(0, self.units.citation)], self.num_rounds)
+    self._take_units(table)
+
+  def _take_units(self, table: unit_tables.UnitTable) -> None:
+    table.check_cited(self.log.units, self.num_rounds)
+    if table.ends and self.claim.answers.unit == per_units.PerUnit.name:
+      raise ValueError(
+        f'units: a unit that ends is no {per_units.PerUnit.name}; give PerUnit another name, such'
+        " as 'week of a person'"
+      )
+    self.units = table
+    if isinstance(self.gate, per_units.UnitGate):
+      self.gate.owners = lambda device_ids, t: table.owners(id_columns.column(device_ids), t)
+
+  @property
+  def _citation(self) -> str:
+    return '' if self.units is None else self.units.citation
+
+  def require_new(self) -> None:
+    """Raises LostStateError if there were rounds: for a loop that finds no stored state.
+
+    Model, optimiser and noise would begin anew, and the rounds of the log stay spent. A loop stores
+    its first state before round 0, so that a crash leaves none without.
+    """
+    if self.num_rounds:
+      raise mark.LostStateError(
+        f'{self.log.path} has {self.num_rounds} rounds, and no state of them is there: put the'
+        ' newest one back, or begin a run in another folder, whose loss adds to this one'
+      )
+
+  @durable.one_at_a_time
+  def check(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> admission.Admission:
+    """Returns what `admit` would, without recording anything.
+
+    Raises:
+      BudgetSpentError: if the next round would pass the budget.
+      ValueError: for malformed ids, or at_most where participation is drawn.
+    """
+    self._follow_log()
+    return self._checked(self.num_rounds, device_ids, at_most)
+
+  def _checked(
+    self, t: int, device_ids: id_columns.Ids, at_most: int | None
+  ) -> admission.Admission:
+    if self.log.is_sealed:
+      raise BudgetSpentError(f'round {t} may not follow: {ledgers.SEALED}')
+    if self._planned is not None and t >= self._planned:
+      raise BudgetSpentError(f'round {t} is beyond the {self._planned} rounds that there are')
+    if self._budget is not None and t >= self._budget.max_rounds:
+      raise BudgetSpentError(
+        f'round {t} would pass max_epsilon={self._budget.max_epsilon:g}: by the declared schema,'
+        f' {t + 1} rounds have ε = {roundings.up(self._budget.epsilon(t + 1))}'
+      )
+    if at_most is not None and self.claim.is_drawn:
+      raise ValueError(
+        f'at_most={at_most} is refused beside {type(self.claim.participation).__name__}: whoever'
+        ' was drawn takes part, as the guarantee is void if others take their place; leave it out'
+      )
+    if self.gate:
+      return admission.admit(self.gate, device_ids, at_most=at_most, spellings=self.log.spellings)
+    return admission.Admission(t, id_columns.column(device_ids))
+
+  @durable.one_at_a_time
+  def admit(
+    self,
+    device_ids: id_columns.Ids,
+    *,
+    row: int | None = None,
+    at_most: int | None = None,
+    timestamp: int | None = None,
+  ) -> admission.Admission:
+    """Admits devices to the next round, whose cohort is durably recorded on return.
+
+    Train only the admitted devices.
+
+    Args:
+      device_ids: candidates, text or whole numbers.
+      row: the noise state's next row, such as `state.aggregator.noise.row`, to be
+        compared with num_rounds; None where the loop takes row num_rounds itself.
+      at_most: size of the cohort, such as the report goal.
+      timestamp: UTC second of the round; None for now.
+
+    Raises:
+      BudgetSpentError: if the round would pass the budget.
+      RepeatedRowError: if the row was given out before.
+      ValueError: for malformed ids, and for a row that the log does not reach.
+      OSError: if the cohort cannot be recorded; nothing has changed then.
+    """
+    if row is not None:
+      self._check_row(-1 if isinstance(row, bool) else operator.index(row))
+    return self._begin([device_ids], timestamp, at_most=at_most)[0]
+
+  @durable.one_at_a_time
+  def reserve(
+    self, cohorts: Sequence[id_columns.Ids], *, least: int = 0, timestamp: int | None = None
+  ) -> list[admission.Admission]:
+    """Admits whole cohorts to the next rounds at the cost of one: all are recorded, or none.
+
+    Args:
+      cohorts: device ids of each round, as `admit` takes them.
+      least: fewest devices of each.
+      timestamp: UTC second of the rounds; None for now.
+
+    Raises:
+      ValueError: for a device that may not take part; else see `admit`.
+    """
+    return self._begin(cohorts, timestamp, least=operator.index(least))
+
+  def _begin(
+    self,
+    cohorts: Sequence[id_columns.Ids],
+    timestamp: int | None,
+    *,
+    at_most: int | None = None,
+    least: int | None = None,
+  ) -> list[admission.Admission]:
+    """Admits cohorts, which are whole if there is a least size, to the next rounds, or none."""
+    admitted: list[admission.Admission] = []
+    first = self.num_rounds
+    self._follow_log()
+    try:
+      for t, device_ids in enumerate(cohorts, first):
+        if admitted:  # Who may take part depends on the round before.
+          self._record(admitted[-1].column)
+        admitted.append(self._checked(t, device_ids, at_most))
+        if least is not None:
+          admitted[-1].check_whole(least)
+        elif not self.claim.is_drawn and not len(admitted[-1].column):
+          warnings.warn(
+            'a round admits no device: its row of noise is used up, and its mean would be only'
+            ' noise; wait until `check` returns devices',
+            stacklevel=4,
+          )
+      now = int(time.time()) if timestamp is None else timestamp
+      self.log.begin(first, [each.column for each in admitted], now, self._citation)
+      for last in admitted[-1:]:
+        self._record(last.column)
+    except BaseException:
+      self._follow_log()
+      raise
+    return admitted
+
+  def _record(self, column: pa.Array) -> None:
+    if self.gate:
+      num_rounds, self._num_followed = self._num_followed, -1  # Until the gate has all of it.
+      self.gate.record(column.to_numpy(zero_copy_only=False))
+      self._num_followed = num_rounds + 1
+
+  def _follow_log(self) -> None:
+    """Gives the gate the rounds of the log anew where an error or an interrupt left it others."""
+    if self.gate and self._num_followed != self.num_rounds:
+      self.gate.clear()
+      self._num_followed = 0
+      for t in range(self.num_rounds):
+        self._record(self.log.column(t))
+
+  def close(self) -> None:
+    """Writes the log as one Parquet file; nothing can be admitted then."""
+    self.log.close()
+
+  def _check_row(self, row: int) -> None:
+    t = self.num_rounds
+    if row > t or row < 0:
+      raise ValueError(
+        f'noise row {row} does not belong to round {t}: {self.log.path} lacks rounds whose rows'
+        ' were used; put the whole log back'
+      )
+    if row < t:
+      raise RepeatedRowError(
+        f'noise row {row} was given out for round {row}, and would enter a second sum in round {t};'
+        f' skip the rows before row {t} first, with factory.skip_row'
+      )
+
+
+def _warn_of_tail(strategy: base.Strategy) -> None:
+  """Warns of a strategy whose rows beyond a long run cost a device far more than those in it."""
+  within = sensitivities.sensitivity(strategy, schemas.MinSep(_SHORT, max_participations=1)).value
+  factor = math.sqrt(strategy.endless_gram().own) / within
+  if factor > _USUAL:
+    warnings.warn(
+      f'without an end, one participation has {factor:,.0f} times the sensitivity of {_SHORT}'
+      f' rounds: this {strategy.family} is for a last round; take one optimised with horizons',
+      stacklevel=3,
+    )

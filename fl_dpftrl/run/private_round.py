@@ -1,0 +1,298 @@
+"""One round of a `PrivateAggregator`."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from fl_dpftrl.support.files import durable
+from fl_dpftrl.logs import id_columns
+from fl_dpftrl.run import sums
+
+_TORN = 'was torn, as an add was interrupted or its update changed meanwhile'
+
+
+class Round:
+  """One round of a `PrivateAggregator`: add each device's update, and read the mean after it.
+
+  Threads may add at the same time. Means do not depend on the order of the updates.
+
+  Attributes:
+    index: number of the round; None before it is recorded.
+    device_ids: devices of the round.
+    at_least: fewest updates for a mean.
+    is_open: whether updates can be added.
+    clip_norm: bound on the updates of the round, once it has begun.
+    num_updates, clipped_count, zeroed_count, rejected_count: updates so far, and what became of
+      them. They are exact, without noise, and outside the guarantee: publish none of them.
+  """
+
+  def __init__(
+    self, aggregator: Any, device_ids: id_columns.Ids, at_least: int, index: int | None = None
+  ):
+    """Makes a round that `begin` records, or one that is recorded already, with its index."""
+    self.index: Any = index
+    self._was_entered = False
+    self.device_ids, self.at_least = device_ids, at_least
+    self.num_updates = self.clipped_count = self.zeroed_count = self.rejected_count = 0
+    self._aggregator, self._lock = aggregator, durable.ThreadLock(aggregator.folder)
+    self.is_open = False
+    self.clip_norm: float | None = None
+    self._like: Any = None
+    self._mean: Any = None
+    self._metrics: dict[str, float] = {}
+    self._has_added: dict[str | int, bool] | None = None  # By device, if updates say theirs.
+    self._is_torn = False  # An update may be in the sum, or a part of it, that nobody counts.
+
+  def __enter__(self) -> 'Round':
+    return self.begin()
+
+  def __exit__(self, kind: type | None, error: BaseException | None, *unused) -> None:
+    if not self.is_open:  # It failed before, as the aggregator was closed.
+      return
+    if kind is None:
+      self.end()
+      return
+    with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
+      self.fail(error)
+
+  def begin(self) -> 'Round':
+    """Admits the devices and records them durably, for loops in which no block can span a round.
+
+    Raises:
+      ValueError, BudgetSpentError, OSError: see `PrivateAggregator.round`.
+    """
+    aggregator = self._aggregator
+    with aggregator._lock:
+      if self._was_entered:
+        raise ValueError(f'round {self.index} was entered before: a round is one block')
+      if self.index is None:
+        (admitted,) = aggregator._admitted([self.device_ids], self.at_least)
+        self.index, self.device_ids = admitted.round_index, admitted.device_ids
+      else:
+        aggregator._check_between_rounds()
+        if self.index < aggregator._rows.next_row:
+          raise ValueError(f'round {self.index} was passed over, as a later one was entered')
+      self._was_entered = True
+      self.clip_norm = aggregator.clip_norm
+      aggregator._sum.begin(self.clip_norm)
+      aggregator._open, self.is_open = self, True
+    try:
+      aggregator._observers.begin(aggregator, self.index)
+    except BaseException as error:  # No block follows that would end it.
+      self.fail(error)
+      raise
+    return self
+
+  def end(self) -> None:
+    """Marks the row of noise as used, durably, and makes the mean.
+
+    Raises:
+      ValueError: for a round that is not open; for one with fewer updates than at_least, and one in
+        which an `add` was interrupted, which have failed then.
+      OSError: if the mark cannot be written: it failed.
+    """
+    aggregator = self._aggregator
+    with self._ended():  # No update is halfway in the sum.
+      why = f'has {self.num_updates} updates and needs {self.at_least}'
+      if self._is_torn or self.num_updates < self.at_least:
+        aggregator._rows.skip_to(self.index + 1)
+        why = _TORN if self._is_torn else why
+        raise ValueError(
+          f'round {self.index} {why}: nothing of it is released, and its row of noise is used up'
+        )
+      self._mean, self._metrics = aggregator._release(self.index, self._like)
+    goal = aggregator.report_goal
+    if not aggregator.is_drawn and self.num_updates > goal:
+      warnings.warn(
+        f'{self.num_updates} updates for report_goal={goal}, which divides their sum: the mean is'
+        f' {self.num_updates / goal:.3g} times theirs; stop adding at the goal',
+        stacklevel=3,
+      )
+
+  def add(
+    self,
+    update: Any,
+    *,
+    metrics: Mapping[str, Any] | None = None,
+    device_id: str | int | None = None,
+  ) -> str:
+    """Adds the update of one device.
+
+    Args:
+      update: nested structure of arrays, as the template.
+      metrics: name → number, for each metric of the run; what is out of bounds is taken for the
+        nearest bound, and NaN for 0. None for zeros.
+      device_id: the device, if it is to be checked that it is of this round and adds once; for each
+        update of a round or for none. Without it, only the number of updates is checked: that none
+        is twice a device's is then yours.
+
+    Returns:
+      What became of it: 'kept', 'clipped', 'zeroed' or 'rejected'.
+
+    Raises:
+      ValueError: for another structure, shape or type, for more updates than devices, for a device
+        of another round or twice, and outside the block; nothing has changed then. After any other
+        error or interrupt, the round is torn: it takes no update any more, and fails at its end.
+    """
+    arrays = self._flat(update)
+    return self._add(arrays, update, metrics, device_id)[0]
+
+  def add_batch(
+    self, updates: Any, *, metrics: Mapping[str, Any] | None = None, count: int | None = None
+  ) -> list[str]:
+    """Adds the updates of several devices at once, such as the gradients of single examples.
+
+    The mean is bit for bit that of `add` for one after another.
+
+    Args:
+      updates: nested structure of arrays, as the template, each with a leading axis of updates.
+      metrics: name → array with a number for each update, see `add`.
+      count: only the first updates, of a batch that was filled up to a size; None for all.
+
+    Returns:
+      What became of each, as `add` returns it.
+
+    Raises:
+      ValueError: for another structure, shape or type, for more updates than devices, and outside
+        the block; nothing has changed then.
+    """
+    arrays = self._flat(updates, is_batch=True)
+    return self._add(arrays, updates, metrics, count=count)
+
+  def _flat(self, updates: Any, *, is_batch: bool = False) -> list[np.ndarray]:
+    aggregator = self._aggregator
+    if not self.num_updates and aggregator.noise_multiplier:
+      with self._lock:  # Nobody closes the aggregator meanwhile.
+        if self.is_open:
+          aggregator._rows.prepare(now=True)  # While JAX makes the updates.
+    return aggregator.template.flat(updates, is_batch=is_batch)
+
+  def _add(
+    self,
+    arrays: list[np.ndarray],
+    update: Any,
+    metrics: Mapping[str, Any] | None,
+    device_id: str | int | None = None,
+    count: int | None = None,
+  ) -> list[str]:
+    aggregator = self._aggregator
+    values = aggregator._released.metrics(metrics, len(arrays[0]))
+    values = None if values is None else values[:count]
+    is_begun = False
+    try:
+      with self._lock:
+        num_added = len(arrays[0][:count])
+        self._check_room(num_added)
+        self._check_device(device_id)
+        is_begun = True
+        outcomes = aggregator._sum.add([array[:count] for array in arrays])
+        counts = [outcomes.count(outcome) for outcome in sums.OUTCOMES[1:]]
+        aggregator._sum.add_last(aggregator._released.extra(counts, values))
+        self.num_updates += num_added
+        self.clipped_count += counts[0]
+        self.zeroed_count += counts[1]
+        self.rejected_count += counts[2]
+        self._like = update if self._like is None else self._like
+        return outcomes
+    except BaseException:  # Also after it is whole: whoever sees that may add the update again.
+      self._is_torn |= is_begun
+      raise
+
+  @property
+  def mean(self) -> Any:
+    """The mean with noise, of the structure and the kind of arrays of the first update.
+
+    Raises:
+      ValueError: before the end of the block, and if the round failed.
+    """
+    self._check_released()
+    return self._mean
+
+  @property
+  def metrics(self) -> dict[str, float]:
+    """Means of metrics, and counts of adaptive clipping, by name.
+
+    All have noise, and lie within the guarantee. A mean is over the report goal.
+
+    Raises:
+      ValueError: before the end of the block, and if the round failed.
+    """
+    self._check_released()
+    return self._metrics
+
+  def _check_released(self) -> None:
+    if self.is_open or not self._was_entered:
+      raise ValueError('the mean is there after the block of its round, and so are metrics')
+    if self._mean is None:
+      raise ValueError(f'round {self.index} failed, and nothing of it is released')
+
+  def fail(self, error: BaseException | None = None) -> None:
+    """Ends the round without a mean; its row of noise is used up.
+
+    Args:
+      error: why, for observers.
+
+    Raises:
+      ValueError: for a round that is not open, such as one whose mean another thread has made.
+    """
+    with self._ended(error):
+      self._aggregator._rows.skip_to(self.index + 1)
+
+  @contextlib.contextmanager
+  def _ended(self, error: BaseException | None = None) -> Iterator[None]:
+    """Ends the round with the block; no other thread adds, ends or begins a round within it."""
+    with contextlib.ExitStack() as unlocked:
+      with self._lock:
+        if not self.is_open:
+          raise ValueError('the round is not open')
+        self.is_open = False
+        unlocked.callback(lambda: self._observe(error))
+        try:
+          yield
+        except Exception as raised:
+          error = raised
+          raise
+        finally:
+          self._aggregator._open, self._like = None, None
+
+  def _observe(self, error: BaseException | None) -> None:
+    """Calls the observers after the round."""
+    aggregator, measurements = self._aggregator, {'clip_norm': self.clip_norm, **self._metrics}
+    if self._mean is None:
+      aggregator._observers.end(aggregator, self.index, error)
+    else:
+      aggregator._observers.released(aggregator, self.index, measurements)
+
+  def _check_room(self, count: int) -> None:
+    if not self.is_open:
+      raise ValueError('an update can be added only within the block of its round')
+    if self._is_torn:
+      raise ValueError(f'round {self.index} {_TORN}, and fails; end its block')
+    most = min(len(self.device_ids), self._aggregator._released.room)
+    if self.num_updates + count > most:
+      more = 'one more' if count == 1 else f'{self.num_updates + count}'
+      raise ValueError(f'round {self.index} has {most} devices, each with one update; got {more}')
+
+  def _check_device(self, device_id: str | int | None) -> None:
+    has_ids = self._has_added is not None
+    if has_ids if device_id is None else self.num_updates and not has_ids:
+      raise ValueError('device_id must be given for each update of a round, or for none')
+    if device_id is None:
+      return
+    if hasattr(device_id, 'item'):  # A number of NumPy, PyTorch or JAX.
+      device_id = device_id.item()
+    if isinstance(device_id, bool) or not isinstance(device_id, (str, int)):  # True counts as 1.
+      kind = type(device_id).__name__
+      raise ValueError(f'device_id must be text or a whole number, got a {kind}')
+    if self._has_added is None:
+      self._has_added = dict.fromkeys(np.asarray(self.device_ids).tolist(), False)
+    if self._has_added.get(device_id, True):
+      known = device_id in self._has_added
+      raise ValueError(
+        'device_id is of a device that '
+        + ('added an update before' if known else f'is not of round {self.index}')
+      )
+    self._has_added[device_id] = True

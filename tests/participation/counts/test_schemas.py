@@ -1,0 +1,66 @@
+"""Schemas say what they mean, and refuse what means nothing."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from fl_dpftrl.mechanisms import schemas
+from tests import oracle
+
+
+@pytest.mark.parametrize('cls', [schemas.MinSep, schemas.FixedSeparation])
+@pytest.mark.parametrize('name', ['num_rounds', 'min_sep', 'max_participations'])
+@pytest.mark.parametrize('value', [0, -3, 1.5, '7', True])
+def test_refuses_anything_but_positive_whole_numbers(cls, name, value):
+  arguments = {'num_rounds': 5, 'min_sep': 2, name: value}
+  with pytest.raises(ValueError, match=f'{name}.*{value}'):
+    cls(**arguments)
+
+
+def test_num_rounds_is_no_option():
+  with pytest.raises(ValueError, match='num_rounds'):
+    schemas.MinSep(num_rounds=None)
+
+
+def test_takes_numpy_integers_and_keeps_plain_ones():
+  schema = schemas.MinSep(num_rounds=np.int64(9), min_sep=np.int32(4))
+  assert type(schema.num_rounds) is int and type(schema.min_sep) is int
+
+
+@pytest.mark.parametrize('num_rounds', range(1, 8))
+@pytest.mark.parametrize('min_sep', range(1, 9))
+def test_participations_are_the_most_that_fit(num_rounds, min_sep):
+  largest = max(
+    size
+    for size in range(num_rounds + 1)
+    for pattern in itertools.combinations(range(num_rounds), size)
+    if all(j - i >= min_sep for i, j in zip(pattern, pattern[1:]))
+  )
+  schema = schemas.MinSep(num_rounds=num_rounds, min_sep=min_sep)
+  assert schema.participations == largest
+  limited = schemas.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=2)
+  assert limited.participations == min(largest, 2)
+
+
+def test_a_fixed_separation_is_a_min_sep():
+  schema = schemas.FixedSeparation(24, 6, 2)
+  assert schema == schemas.FixedSeparation(num_rounds=24, min_sep=6, max_participations=2)
+  assert isinstance(schema, schemas.MinSep)
+  assert schema != schemas.MinSep(24, 6, 2) == schema.as_min_sep()
+
+
+@pytest.mark.parametrize('fixed', [schemas.MinSep, schemas.FixedSeparation])
+def test_within_allows_every_part_of_a_pattern(fixed):
+  """Against all patterns: the rounds of any stretch of one are a pattern of the stretch."""
+  for n, b, k in itertools.product(range(1, 8), range(1, 8), range(1, 4)):
+    whole = fixed(num_rounds=n, min_sep=b, max_participations=k)
+    for length in range(1, n + 1):
+      part = whole.within(length)
+      assert part.num_rounds == length
+      for pattern in oracle.patterns(whole):
+        for first in range(n - length + 1):
+          rounds = [t for t in pattern if first <= t < first + length]
+          assert len(rounds) <= part.participations
+          assert all(j - i >= part.min_sep for i, j in itertools.pairwise(rounds))
+  assert whole.within(n) is whole

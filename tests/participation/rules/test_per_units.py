@@ -1,0 +1,344 @@
+"""People with several devices: what their rows cost, and who is admitted."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.logs import refusals, unit_tables
+from fl_dpftrl.participation.rules import per_units
+from tests import every_family, oracle
+
+BLT = dpftrl.BLT([0.5], [0.5])
+SCHEMA = dpftrl.MinSep(40, 5, 4)
+DELTA = 1e-6
+
+
+def table(rows) -> unit_tables.UnitTable:
+  """Returns a table of rows (device, unit, from_round)."""
+  devices, owners, rounds = zip(*rows)
+  return unit_tables.UnitTable('owners', pa.array(devices), pa.array(owners), np.array(rounds))
+
+
+def exact_delta(shift: float, epsilon: float) -> float:
+  """Returns δ of a Gaussian of standard deviation 1 that is shifted so far."""
+  upper = stats.norm.cdf(shift / 2 - epsilon / shift)
+  return upper - math.exp(epsilon) * stats.norm.cdf(-shift / 2 - epsilon / shift)
+
+
+@pytest.mark.parametrize('name', every_family.NAMES)
+def test_the_worst_of_all_rows_is_r_times_that_of_one_device(name):
+  strategy = every_family.example(name, 5)
+  schema, r = dpftrl.MinSep(5, 2, 2), 3
+  worst = per_units.PerUnit(schema, max_rows=r).worst_case(strategy)
+  gram = np.asarray(strategy.gram_matrix(5))
+  largest = 0.0
+  for pattern in oracle.patterns(schema):
+    for rows in itertools.product(range(1, r + 1), repeat=len(pattern)):
+      part = gram[np.ix_(pattern, pattern)] * np.outer(rows, rows)
+      # Two rounds: updates that all point one way, or the other way in one of them.
+      values = part.diagonal().sum() + 2 * np.abs(np.triu(part, 1)).sum() if len(pattern) else 0.0
+      largest = max(largest, float(values))
+  assert largest <= worst.value**2 * (1 + 1e-9)
+  if worst.kind == 'exact':
+    assert largest >= worst.value**2 * (1 - 1e-9)
+
+
+def test_figures_of_multiplicities():
+  matrix = BLT.strategy_matrix(5)
+  gram = BLT.endless_gram().tabulated(8)
+  entry = lambda s, t: float(gram.entries(np.array(min(s, t)), np.array(max(s, t))))
+  square = 4 * entry(0, 0) + entry(1, 1) + 4 * entry(0, 1)
+  assert square == pytest.approx(28 / 3, rel=1e-12)
+  claimed = exact_delta(math.sqrt(square) / 2, 0.5)
+  right = exact_delta(np.linalg.norm(matrix @ [2, 1, 0, 0, 0]) / 2, 0.5)
+  assert right == pytest.approx(0.44123, abs=5e-6) and claimed == pytest.approx(0.44185, abs=5e-6)
+  assert right <= claimed
+  # A meter that charges a person once a round admits two devices in three rounds.
+  assert sum(entry(s, t) for s in range(3) for t in range(3)) <= square
+  wrong = exact_delta(np.linalg.norm(matrix @ [2, 2, 2, 0, 0]) / 2, 0.5)
+  assert wrong == pytest.approx(0.77435, abs=5e-6) and wrong > claimed
+
+
+def test_two_phones_in_the_same_rounds_and_one_round_apart():
+  gram = np.asarray(dpftrl.BLT([0.7], [0.5]).gram_matrix(60))
+  square = lambda rounds: gram[np.ix_(rounds, rounds)].sum()
+  rounds = [0, 4, 8]
+  assert square(rounds + rounds) / square(rounds) == pytest.approx(4.0)
+  apart = square(rounds + [t + 1 for t in rounds]) / square(rounds)
+  assert apart == pytest.approx(3.3556, abs=5e-5)
+
+
+def test_a_guarantee_is_that_of_r_times_the_sensitivity():
+  one = dpftrl.account(BLT, SCHEMA, noise_multiplier=8.0, delta=DELTA)
+  two = dpftrl.account(BLT, per_units.PerUnit(SCHEMA, 2), noise_multiplier=16.0, delta=DELTA)
+  assert two.epsilon() == pytest.approx(one.epsilon())
+  budget = dpftrl.LossBudget(max_participations=4, min_sep=5)
+  charged = dpftrl.account(BLT, per_units.PerUnit(budget, 2), noise_multiplier=8.0, delta=DELTA)
+  assert (
+    charged.epsilon() == dpftrl.account(BLT, budget, noise_multiplier=8.0, delta=DELTA).epsilon()
+  )
+
+
+def drawn_table(generator, num_devices=14, num_units=6) -> unit_tables.UnitTable:
+  """Returns a table in which devices have one to three owners, some of them later."""
+  rows = []
+  for device in range(num_devices):
+    owners = generator.permutation(num_units)[: generator.choice([1, 1, 1, 2, 3])]
+    for place, owner in enumerate(owners.tolist()):
+      rows.append((f'd{device}', f'p{owner}', int(generator.integers(0, 20)) if place else 0))
+  return table(rows)
+
+
+def owners_of(units: unit_tables.UnitTable, device: str, t: int) -> list[str]:
+  """Returns the owners of a device in a round, row by row."""
+  columns = units.device_ids.to_pylist(), units.unit_ids.to_pylist(), units.from_rounds.tolist()
+  return [owner for name, owner, start in zip(*columns) if name == device and start <= t]
+
+
+def allowed(participation, gram, rounds: list[int]) -> bool:
+  """Returns whether a unit may have rows in these rounds, computed from all of them."""
+  if any(rounds.count(t) > participation.max_rows for t in rounds):
+    return False
+  inner = participation.participation
+  if participation.charges_rows:
+    return gram[np.ix_(rounds, rounds)].sum() <= inner.square(BLT)
+  distinct = sorted(set(rounds))
+  return len(distinct) <= inner.participations and all(
+    b - a >= inner.min_sep for a, b in itertools.pairwise(distinct)
+  )
+
+
+@pytest.mark.parametrize('seed', range(6))
+@pytest.mark.parametrize('inner', [SCHEMA, dpftrl.LossBudget(max_participations=4, min_sep=3)])
+def test_the_gate_admits_what_a_recount_of_every_unit_allows(tmp_path, inner, seed):
+  generator = np.random.default_rng([3, seed])
+  units, r = drawn_table(generator), int(generator.integers(1, 4))
+  participation = per_units.PerUnit(inner, r)
+  claim = dpftrl.Claim(strategy=BLT, noise_multiplier=4.0, participation=participation)
+  gram = np.asarray(BLT.endless_gram().tabulated(64).entries(*np.sort(np.indices((40, 40)), 0)))
+  rows: dict[str, list[int]] = {}
+  turned_away = 0
+  with dpftrl.Guard(claim, DELTA, log=tmp_path / 'log.parquet', units=units) as guard:
+    for t in range(40):
+      names = [f'd{i}' for i in generator.permutation(14)[: generator.integers(1, 9)]]
+      expected = []
+      for name in names:
+        owners = owners_of(units, name, t)
+        if all(allowed(participation, gram, [*rows.get(o, []), t]) for o in owners):
+          expected.append(name)
+          for owner in owners:
+            rows.setdefault(owner, []).append(t)
+      turned_away += len(names) - len(expected)
+      with pytest.warns(UserWarning) if not expected else pytest.MonkeyPatch.context():
+        admission = guard.admit(names, timestamp=t)
+      assert admission.device_ids.tolist() == expected
+      if generator.random() < 0.2:  # Meters and rounds are computed again from the log.
+        guard.log.release()
+        guard = dpftrl.Guard(claim, DELTA, log=tmp_path / 'log.parquet', units=units)
+  assert turned_away
+
+
+def test_every_reason_is_said_in_one_line():
+  gate = per_units.PerUnit(SCHEMA, 1).gate(BLT)
+  units = table([('d1', 'p', 0), ('d2', 'p', 0), ('d3', 'q', 0)])
+  gate.owners = lambda ids, t: units.owners(pa.array(ids), t)
+  ids = np.array(['d1', 'd2', 'd3', 'd1'])
+  assert gate.reasons(ids).tolist() == [
+    '',
+    'max_rows',
+    '',
+    '',
+  ]  # Its double is turned away as such.
+  assert 'person with 1 devices' in gate.sentence('max_rows', -1, 0)
+  gate.record(np.array(['d2']))
+  assert gate.reasons(np.array(['d1'])).tolist() == ['min_sep']
+  assert gate.of(np.array(['d1', 'd3'])).tolist() == [[0, -1], [1, 0]]
+  assert 'is of a person that took part in round 0' in gate.sentence('min_sep', 0, 1)
+  with pytest.raises(ValueError, match='device_ids: at 1, no person owns the device in round 1'):
+    gate.reasons(np.array(['d1', 'd9']))
+
+
+def test_a_claim_keeps_the_rule():
+  participation = per_units.PerUnit(dpftrl.LossBudget(squared=9.0), 3, 'patient')
+  claim = dpftrl.Claim(strategy=BLT, noise_multiplier=4.0, participation=participation)
+  assert dpftrl.Claim.from_json(claim.to_json(), BLT) == claim
+  assert 'patient' in participation.assumption and 'device of' not in participation.assumption
+  with pytest.raises(ValueError, match='does not carry over'):
+    per_units.PerUnit(dpftrl.SecretBins(num_rounds=20, num_bins=4))
+  with pytest.raises(ValueError, match='max_rows'):
+    per_units.PerUnit(SCHEMA, 0)
+  for other in (per_units.PerUnit(SCHEMA), 'min_sep', None):
+    with pytest.raises(ValueError, match='must be a MinSep or a LossBudget'):
+      per_units.PerUnit(other)
+
+
+def test_a_table_and_a_rule_need_each_other(tmp_path):
+  claim = dpftrl.Claim(strategy=BLT, noise_multiplier=4.0, participation=per_units.PerUnit(SCHEMA))
+  with pytest.raises(ValueError, match='need each other'):
+    dpftrl.Guard(claim, log=tmp_path / 'log.parquet')
+  plain = dpftrl.Claim(strategy=BLT, noise_multiplier=4.0, participation=SCHEMA)
+  with pytest.raises(ValueError, match='need each other'):
+    dpftrl.Guard(plain, log=tmp_path / 'log.parquet', units=table([('d', 'p', 0)]))
+
+
+def test_each_round_cites_the_table_as_it_was(tmp_path):
+  claim = dpftrl.Claim(strategy=BLT, noise_multiplier=4.0, participation=per_units.PerUnit(SCHEMA))
+  path, first = tmp_path / 'log.parquet', [('d1', 'p', 0), ('d2', 'q', 0)]
+  longer = [*first, ('d3', 'p', 1), ('d4', 'r', 3)]
+  with dpftrl.Guard(claim, log=path, units=table(first)) as guard:
+    guard.admit(['d1'])
+    with pytest.raises(refusals.LogError, match='row 3: is of round 0, and was not in the table'):
+      guard.extend_units(table([*first, ('d3', 'p', 0)]))
+    with pytest.raises(refusals.LogError, match='first 2 of its 3 rows are not those'):
+      guard.extend_units(table(longer[1:]))
+    guard.extend_units(table(longer))
+    assert guard.check(['d3']).turned_away  # Its owner was in round 0.
+    guard.admit(['d2'])
+    cited = guard.log.units
+  assert [t for t, _ in cited] == [0, 1] and cited[1][1].startswith('4:')
+  metadata = __import__('pyarrow.parquet').parquet.read_metadata(path).metadata
+  assert (
+    metadata[b'fl_dpftrl.units']
+    == str([[0, cited[0][1]], [1, cited[1][1]]]).replace("'", '"').encode()
+  )
+  for rows, words in (
+    (first, 'first 4 of its 2 rows are not those that the log cites from round 1'),
+    ([*first, ('d3', 'q', 1), ('d4', 'r', 3)], 'first 4 of its 4 rows'),
+    ([*longer, ('d5', 's', 1)], 'row 5: is of round 1'),
+  ):
+    with pytest.raises(refusals.LogError, match=words):
+      dpftrl.Guard(claim, log=path, units=table(rows))
+  with dpftrl.Guard(claim, log=path, units=table([*longer, ('d5', 's', 2)])) as guard:
+    guard.admit(['d5'])
+
+
+def test_hostile_tables_are_refused_by_row(tmp_path):
+  path = tmp_path / 'owners.csv'
+  for rows, words in (
+    ('d1,p,0\nd1,p,3\n', 'row 2: has device and unit of an earlier row'),
+    ('d1,p,0\nd1,q,4\nd1,p,9\n', 'row 3: has device and unit of an earlier row'),
+    ('d1,,0\n', 'row 1: unit_id is empty'),
+    ('d1,NULL,0\n', 'row 1: unit_id is a mark of missing data'),
+    ('d1,p,0\n d2,p,0\n', 'row 2: device_id has spaces around it'),
+    ('d1,p,-1\n', 'row 1: from_round must be at least 0'),
+    ('d1,p,soon\n', 'row 1: from_round must be a whole number'),
+    ('d1,7,0\nd2,7.0,0\n', "row 2: unit_id reads as a float, and other ids are whole.*'7.0'"),
+    ('d1,7,0\nd2,p,0\nd3,07,4\n', 'row 3: unit_id has zeros or a sign before a number'),
+    ('d1,p,0\n7,p,0\n07,q,0\n', 'row 3: device_id has zeros or a sign before a number'),
+    ('', 'has no row'),
+  ):
+    path.write_text(f'device_id,unit_id,from_round\n{rows}')
+    with pytest.raises(refusals.LogError, match=words):
+      unit_tables.opened(path)
+
+
+def test_a_table_has_the_same_digest_in_every_format(tmp_path):
+  rows = [('d1', 'p', 0), ('d2', 'q', 0), ('d1', 'q', 7)]
+  names = ('device_id', 'unit_id', 'from_round')
+  text = ''.join(','.join(map(str, row)) + '\n' for row in [names, *rows])
+  (tmp_path / 'owners.csv').write_text(text)
+  columns = dict(zip(names, map(pa.array, zip(*rows))))
+  pq.write_table(pa.table(columns), tmp_path / 'owners.parquet')
+  citations = {unit_tables.opened(tmp_path / f'owners.{e}').citation for e in ('csv', 'parquet')}
+  assert citations == {table(rows).citation}
+
+
+def test_a_week_of_a_person_is_a_unit_whose_budget_renews(tmp_path):
+  rows = [(f'd{i}', f'p{i}/{week}', 4 * week, 4 * week + 4) for i in (0, 1) for week in range(3)]
+  path = tmp_path / 'owners.csv'
+  names = 'device_id,unit_id,from_round,until_round\n'
+  path.write_text(names + ''.join(','.join(map(str, row)) + '\n' for row in rows))
+  units = unit_tables.opened(path)
+  for t in range(12):
+    assert owners_at(units, 'd0', t) == [f'p0/{t // 4}']
+  assert owners_at(units, 'd0', 12) == []
+  units.save(tmp_path / 'owners.parquet')
+  again = unit_tables.opened(tmp_path / 'owners.parquet')
+  assert again.citation == units.citation
+  forever = unit_tables.UnitTable('t', units.device_ids, units.unit_ids, units.from_rounds)
+  assert forever.citation != units.citation
+  claim = dpftrl.Claim(
+    strategy=BLT,
+    noise_multiplier=4.0,
+    participation=per_units.PerUnit(dpftrl.MinSep(12, 1, 1), name='week of a person'),
+  )
+  log = tmp_path / 'log.parquet'
+  with dpftrl.Guard(claim, log=log, units=path) as guard:
+    admitted = []
+    for t in range(12):
+      ids = guard.check(['d0']).device_ids.tolist()
+      admitted += [t] * len(ids)
+      guard.admit([*ids, 'd1'][:1], timestamp=t)
+  assert admitted == [0, 4, 8]
+  statement = dpftrl.replay(dpftrl.open_run(log, BLT, units=path), delta=DELTA)
+  assert statement.declared.holds and statement.max_participations == 1
+  assert any('used only data of the units that own' in text for text in statement.assumptions)
+  # Beside a run that declares nothing, its declared unit would be left out, and a person's taken.
+  own = dpftrl.open_run(log, BLT, units=path)
+  undeclared = dataclasses.replace(claim, participation=None)
+  with dpftrl.LogWriter(tmp_path / 'other.parquet', undeclared) as writer:
+    writer.append(0, ['d0'], 0)
+  people = unit_tables.UnitTable('t', pa.array(['d0']), pa.array(['p']), np.zeros(1, np.int64))
+  beside = dpftrl.open_run(tmp_path / 'other.parquet', BLT, units=people)
+  for runs in ([own, beside], [beside, own]):
+    with pytest.raises(ValueError, match='has until_round, whose units only a declared PerUnit'):
+      dpftrl.replay(runs, delta=DELTA)
+  with pytest.raises(ValueError, match='has until_round, whose units only a declared PerUnit'):
+    dpftrl.open_run(log, BLT, units=path, declared_num_rounds=12)
+  path.write_text(f'{names}d0,p,4,4\n')
+  with pytest.raises(refusals.LogError, match='row 1: must end after it begins'):
+    unit_tables.opened(path)
+
+
+def owners_at(units, device, t):
+  """Returns the ids of the owners of a device in a round."""
+  _, numbers = units.owners(pa.array([device]), np.array([t]))
+  return units.ids(numbers).to_pylist()
+
+
+def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
+  path, read = tmp_path / 'owners.csv', unit_tables._column
+  path.write_text('device_id,unit_id,from_round\nd1,p,0\nd2,q,0\n')
+
+  def swapping(units, name, *others):
+    result = read(units, name, *others)
+    path.write_text('device_id,unit_id,from_round\nd2,p,0\nd1,q,0\n')
+    return result
+
+  monkeypatch.setattr(unit_tables, '_column', swapping)
+  with pytest.raises(refusals.LogError, match='was changed while it was read'):
+    unit_tables.opened(path)
+
+
+def test_a_table_has_the_first_round_with_which_it_was_opened(tmp_path):
+  path = tmp_path / 'owners.csv'
+  path.write_text('device_id,unit_id,from_round\nd1,p,1\n')
+  assert unit_tables.opened(path, 1).from_rounds.tolist() == [0]
+  with pytest.raises(ValueError, match='give files'):
+    unit_tables.opened(unit_tables.opened(path), 1)
+
+
+@pytest.mark.parametrize('suffix', ['csv', 'jsonl', 'parquet'])
+@pytest.mark.parametrize('place', [0, 1])
+def test_an_end_that_is_missing_is_refused_and_not_taken_for_none(tmp_path, suffix, place):
+  path, ends = tmp_path / f'owners.{suffix}', [4, 4]
+  ends[place] = None
+  names = ('device_id', 'unit_id', 'from_round', 'until_round')
+  rows = [dict(zip(names, (f'd{i}', 'p', 0, end))) for i, end in enumerate(ends)]
+  if suffix == 'parquet':
+    pq.write_table(pa.Table.from_pylist(rows), path)
+  elif suffix == 'csv':
+    lines = [','.join('' if v is None else str(v) for v in row.values()) for row in rows]
+    path.write_text('\n'.join([','.join(names), *lines, '']))
+  else:
+    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  with pytest.raises(refusals.LogError, match=f'row {place + 1}: .*does not end has 9999999'):
+    unit_tables.opened(path)

@@ -1,0 +1,79 @@
+import datetime
+
+import hypothesis
+import numpy as np
+from hypothesis import strategies as st
+
+from fl_dpftrl.planning.simulation import availabilities, seeds
+
+MONDAY = 1767571200  # 2026-01-05 00:00 UTC.
+HOUR = 3600
+DEVICES = 20_000
+
+kinds = st.builds(
+  availabilities.Nightly,
+  charging_hour=st.floats(12, 36),
+  charging_hour_spread=st.floats(0, 12),
+  window_hours=st.tuples(st.floats(0.5, 12), st.floats(12, 24)),
+  jitter_hours=st.floats(0, 6),
+  charging_nights=st.floats(0, 1),
+  weekend_delay_hours=st.floats(0, 6),
+  daytime=st.floats(0, 0.5),
+  time_zones=st.lists(st.floats(-14, 14), min_size=1, max_size=3),
+)
+
+
+def by_hand(kind, habits, seed, device, time):
+  """Presence of one device, with the standard library's calendar."""
+  start, length, offset = (float(v) for v in habits[device])
+  epoch = datetime.datetime(1970, 1, 1)
+  local = epoch + datetime.timedelta(seconds=time + offset)
+  noon = local.replace(hour=12, minute=0, second=0, microsecond=0)
+  if local < noon:
+    noon -= datetime.timedelta(days=1)
+  night = (noon.date() - epoch.date()).days
+  draw = lambda purpose: float(
+    seeds.uniform(seed, purpose, np.array([device]), np.array([night]))[0]
+  )
+  if kind.jitter_hours:
+    start += HOUR * kind.jitter_hours * (2 * draw(1) - 1)
+  if noon.weekday() in (4, 5):
+    start += HOUR * kind.weekend_delay_hours
+  start = min(max(start, 0.0), 24 * HOUR - length)
+  since = (local - noon).total_seconds()
+  charged = kind.charging_nights == 1 or draw(2) < kind.charging_nights
+  return 1.0 if charged and start <= since < start + length else kind.daytime
+
+
+@hypothesis.given(
+  kind=kinds,
+  seed=st.integers(0, 2**70),
+  times=st.lists(st.floats(0, 30 * 86400), min_size=6, max_size=6),
+)
+def test_presence_is_that_of_the_calendar(kind, seed, times):
+  presence = kind.presence(6, seed)
+  times = MONDAY + np.array(times)
+  found = presence.at(np.arange(6), times)
+  expected = [
+    by_hand(kind, presence._habits, seed, device, time)
+    for device, time in enumerate(times.tolist())
+  ]
+  # The calendar counts microseconds.
+  around = [presence.at(np.arange(6), times + d) for d in (-1e-3, 1e-3)]
+  sure = (around[0] == found) & (around[1] == found)
+  np.testing.assert_array_equal(found[sure], np.array(expected)[sure])
+
+
+@hypothesis.given(
+  kind=kinds,
+  seed=st.integers(0, 1000),
+  start=st.floats(0, 14 * 86400),
+  length=st.floats(1, 7200),
+  places=st.lists(st.floats(0, 1), min_size=200, max_size=200),
+)
+def test_ceilings_are_never_exceeded(kind, seed, start, length, places):
+  presence = kind.presence(200, seed)
+  start += MONDAY
+  ceiling = presence.ceiling(start, start + length)
+  found = presence.at(np.arange(200), start + length * np.array(places))
+  assert (found <= ceiling[presence.cells]).all()
