@@ -10,8 +10,8 @@ import sys
 
 import numpy as np
 
-from fl_dpftrl.support import style
 from fl_dpftrl.study import result_tables
+from fl_dpftrl.support import style
 
 _NAMES = {
   'no noise': 'without noise',

@@ -14,9 +14,9 @@ from typing import Any
 from matplotlib import ticker
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.support import style
 from fl_dpftrl.participation import sampling
 from fl_dpftrl.planning import candidate_sets, comparison
+from fl_dpftrl.support import style
 
 FOLDER = pathlib.Path(__file__).parents[1] / 'docs' / 'published-figures'
 PLANNED = dpftrl.MinSep(2052, 342, 6)

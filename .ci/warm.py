@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.mechanisms.families import banded_toeplitz, blt, identity, tree_online
 from fl_dpftrl.noise import integer_rows
-from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.participation.counts import seen
 from fl_dpftrl.run import sums
 

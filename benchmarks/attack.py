@@ -22,7 +22,9 @@ def main(options: runner.Options) -> int:
   from fl_dpftrl.mechanisms import family_registry
 
   attacked = [('identity', FLOATS)]
-  attacked += [(name, noise) for noise in ('engine', 'state') for name in sorted(family_registry.FAMILIES)]
+  attacked += [
+    (name, noise) for noise in ('engine', 'state') for name in sorted(family_registry.FAMILIES)
+  ]
   rounds, rows = options.rounds or 1000, []
   for name, noise in attacked:
     side = Side(call('attack', 'attack', noise, name, rounds), timeout=1800.0)

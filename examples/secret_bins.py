@@ -12,9 +12,9 @@ import pathlib
 import sys
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.support import style
 from fl_dpftrl.mechanisms import workload_error
 from fl_dpftrl.participation import accountant, sampling
+from fl_dpftrl.support import style
 
 ROUNDS, BINS, BATCH, DELTA, SAMPLES = 2052, 342, 1000, 1e-6, 10**6
 FEW_AND_MANY, BEFORE, DELTAS = (64, BINS), 4.0, (1e-4, 1e-6, 1e-8, 1e-10)

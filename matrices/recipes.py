@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl.mechanisms import base
-from fl_dpftrl.mechanisms.families import blt
-from fl_dpftrl.mechanisms.search import optimizers
 from fl_dpftrl.mechanisms import schemas as participation
-from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.mechanisms.search import optimizers
+from fl_dpftrl.participation.rules import loss_budgets
 
 
 @dataclasses.dataclass(frozen=True)

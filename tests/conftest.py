@@ -12,8 +12,8 @@ os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # Several clients at a time
 import hypothesis
 import pytest
 
-from fl_dpftrl.mechanisms import undoing
 from fl_dpftrl.claims import lattice_units
+from fl_dpftrl.mechanisms import undoing
 from fl_dpftrl.mechanisms.files import documents
 
 # TensorFlow has a million objects: to look through them for garbage takes up to a

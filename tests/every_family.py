@@ -4,8 +4,18 @@ import dataclasses
 
 import numpy as np
 
-from fl_dpftrl.mechanisms.families import (banded, banded_inverse, banded_toeplitz, blt, dense, lambda_cgd, low_rank, stamped, tree_full)
 from fl_dpftrl.mechanisms import base, family_registry
+from fl_dpftrl.mechanisms.families import (
+  banded,
+  banded_inverse,
+  banded_toeplitz,
+  blt,
+  dense,
+  lambda_cgd,
+  low_rank,
+  stamped,
+  tree_full,
+)
 
 
 @dataclasses.dataclass(frozen=True)

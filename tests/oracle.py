@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import base, schemas, workloads
 
 
 class AnyMatrix(base.Strategy):

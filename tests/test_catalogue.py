@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import fl_dpftrl
-from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.mechanisms import schemas, workloads
 from fl_dpftrl.mechanisms.families import banded, blt, identity, stamped
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import files
 from tests import every_family
 

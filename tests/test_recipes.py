@@ -8,8 +8,8 @@ import re
 import pytest
 
 from fl_dpftrl.mechanisms import base
-from fl_dpftrl.mechanisms.search.search_problem import Problem
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.mechanisms.search.search_problem import Problem
 from matrices import recipes
 
 GOLDEN = pathlib.Path(__file__).with_name('golden')

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
+from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.mechanisms import base
 from fl_dpftrl.noise import integer_rows, normals
-from fl_dpftrl.claims import lattice_units
 from tests import every_family
 
 SIZE, RUN = 1 << 17, 50  # coordinates; rounds of one run

@@ -7,8 +7,8 @@ import numpy as np
 from benchmarks import rounds, runner
 from benchmarks.sides import strategies
 from fl_dpftrl.mechanisms import base
-from fl_dpftrl.noise import integer_rows
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.noise import integer_rows
 
 
 def coefficients(num_bands: int) -> np.ndarray:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import plan as plan_page
-from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.commands import population_flags
+from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.planning import candidate_sets, forecasts, recommendation, search
 
 NAMES = (*search.MECHANISMS, 'blt-b100', 'blt-b400', 'blt-b1000')

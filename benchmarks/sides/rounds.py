@@ -26,8 +26,8 @@ from benchmarks import rounds as page
 from benchmarks import training as training_page
 from benchmarks.sides import noise
 from experiments.stackoverflow.datasets import federated_text
-from fl_dpftrl.tff.aggregators import factories
 from fl_dpftrl.noise import snapshots
+from fl_dpftrl.tff.aggregators import factories
 from fl_dpftrl.tff.training import processes
 
 CLIENTS = 4

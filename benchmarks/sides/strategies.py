@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.mechanisms.families import banded, banded_toeplitz, blt, dense
 from fl_dpftrl.mechanisms import base
-from fl_dpftrl.mechanisms.search import banded_search as optimization
+from fl_dpftrl.mechanisms.families import banded, banded_toeplitz, blt, dense
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.mechanisms.search import banded_search as optimization
 
 
 def strategy(case: Mapping[str, Any], parameters: Mapping[str, np.ndarray]) -> base.Strategy:

@@ -11,8 +11,8 @@ import tff_inprocess
 from benchmarks import runner, training
 from experiments.stackoverflow import networks, training_model
 from experiments.stackoverflow.datasets import federated_text, vocabularies
-from fl_dpftrl.tff.aggregators import factories
 from fl_dpftrl.mechanisms.families import identity
+from fl_dpftrl.tff.aggregators import factories
 from fl_dpftrl.tff.training import processes
 
 _RATE = 0.1

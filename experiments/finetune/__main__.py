@@ -17,8 +17,8 @@ from typing import Any
 
 from experiments.finetune import data, report, train
 from experiments.stackoverflow import command_line
-from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.logs import ledger_format
+from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 
 _MECHANISMS = ('blt', 'identity', 'tree_online', 'banded')

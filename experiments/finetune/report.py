@@ -7,9 +7,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from experiments.finetune import train
+from fl_dpftrl.prove.replaying import publication, statements
 from fl_dpftrl.support import style
 from fl_dpftrl.support.files import durable
-from fl_dpftrl.prove.replaying import publication, statements
 from fl_dpftrl.support.text import messages, roundings
 
 Outcome = Mapping[str, Any]

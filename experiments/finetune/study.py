@@ -18,8 +18,8 @@ import fl_dpftrl as dpftrl
 from experiments.finetune import __main__ as command
 from experiments.finetune import data, train
 from experiments.stackoverflow import command_line
-from fl_dpftrl.support.files import paths
 from fl_dpftrl.study import Cell
+from fl_dpftrl.support.files import paths
 
 
 def run(units: data.Units, cell: Cell) -> Mapping[str, Mapping[str, float]]:

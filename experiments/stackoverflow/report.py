@@ -7,9 +7,9 @@ from typing import Any
 
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets
+from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.support import metrics
 from fl_dpftrl.support.files import durable, json_files
-from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.support.text import messages, roundings
 
 _LONGEST = 1000  # characters of a line

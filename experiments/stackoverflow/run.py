@@ -10,10 +10,10 @@ from typing import Any
 
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets, interrupts, remote_machines
-from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.mechanisms import base
-from fl_dpftrl.mechanisms.search import optimizers
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.mechanisms.search import optimizers
+from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.support.text import messages
 
 _MECHANISM, _OBJECTIVE = 'blt', 'max'

@@ -31,9 +31,9 @@ from typing import Any
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import command_line, configuration, run
 from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.support.files import json_files, paths
 from fl_dpftrl.study import cells, comparing, designs
 from fl_dpftrl.study.result_tables import Metric
+from fl_dpftrl.support.files import json_files, paths
 from fl_dpftrl.support.text import messages
 
 # Flags that a study sets for each of its runs.

@@ -23,8 +23,8 @@ from experiments.stackoverflow import (
   training_model,
 )
 from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.planning.simulation import cohorts
+from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.tff.training import loop, processes
 from tff_inprocess import memory
 

@@ -13,9 +13,9 @@ import numpy as np
 from fl_dpftrl import adapters
 from fl_dpftrl.claims import extra_coordinates
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.run import private_aggregator, release
-from fl_dpftrl.mechanisms.files import files
 
 with adapters.peer('Opacus', 'opacus'):
   import torch

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.claims import extra_coordinates
+from fl_dpftrl.support import checks
 
 # The clip norm stays within this factor of the first one, in both directions.
 RANGE = 1e6

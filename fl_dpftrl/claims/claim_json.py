@@ -7,8 +7,8 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fl_dpftrl.support.files import json_files
 from fl_dpftrl.logs import keys, refusals
+from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
 
 FIELDS = {

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.claims import extra_coordinates
 from fl_dpftrl.mechanisms import base as strategies
 from fl_dpftrl.mechanisms import lattice, linear_noise
+from fl_dpftrl.support import checks
 from fl_dpftrl.support.text import messages
 
 # An update's norm is at most 2²⁴ of its units, so that float32 holds its coordinates exactly.

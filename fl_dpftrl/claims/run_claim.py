@@ -13,19 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fl_dpftrl.claims import adaptive_clipping as adaptive
-from fl_dpftrl.support import checks
-from fl_dpftrl.claims import extra_coordinates
-from fl_dpftrl.mechanisms import sensitivities
-from fl_dpftrl.participation.accounting import adjacencies, arithmetics, guarantees
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.support.files import durable, json_files
-from fl_dpftrl.claims import claim_json
+from fl_dpftrl.claims import claim_json, extra_coordinates
 from fl_dpftrl.logs import keys
-from fl_dpftrl.participation import registry
-from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation.rules import loss_budgets
-from fl_dpftrl.participation import protocol
+from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.mechanisms.files import documents, files
+from fl_dpftrl.participation import protocol, registry
+from fl_dpftrl.participation.accounting import adjacencies, arithmetics, guarantees
+from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.support import checks
+from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.support.text import messages
 
 NAME = 'claim.json'

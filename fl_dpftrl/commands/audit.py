@@ -3,10 +3,10 @@
 import argparse
 import os
 
-from fl_dpftrl.prove import auditing
-from fl_dpftrl.support import tables
 from fl_dpftrl.commands import flags
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.prove import auditing
+from fl_dpftrl.support import tables
 
 HELP = 'tests the noise and clipping of a mechanism'
 

@@ -5,12 +5,12 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
-from fl_dpftrl.support import tables
+from fl_dpftrl.commands import flags, output
 from fl_dpftrl.mechanisms import workloads
 from fl_dpftrl.participation.accounting import adjacencies
-from fl_dpftrl.commands import flags, output
-from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.planning import candidate_sets, comparison
+from fl_dpftrl.support import tables
+from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.support.text import messages
 
 HELP = 'compares mechanisms and strategy files: table, CSV and figure'
@@ -224,8 +224,8 @@ def _figure(
 ) -> bytes:
   """Returns the figure as PNG."""
   # These imports are slow, and other commands do not need them.
-  from fl_dpftrl.support import style
   from fl_dpftrl.planning import comparison_figures
+  from fl_dpftrl.support import style
 
   goal = f'optimised for {comparison_figures.LOSSES[args.objective]}'
   if workload != workloads.Workload():
@@ -234,7 +234,9 @@ def _figure(
     goal += f'; at ε = {target.epsilons[0]:g}, ' if len(target.epsilons) == 1 else '; at '
     goal += f'δ = {target.delta:g}, {target.adjacency.replace("_", "-")}'
     goal += f', {target.report_goal:,} updates a round' if args.report_goal else ''
-  return style.image(comparison_figures.draw(results.entries, axis, f'{_setting(args)}; {goal}'), 'png')
+  return style.image(
+    comparison_figures.draw(results.entries, axis, f'{_setting(args)}; {goal}'), 'png'
+  )
 
 
 def _setting(args: argparse.Namespace) -> str:

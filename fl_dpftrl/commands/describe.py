@@ -2,13 +2,12 @@
 
 import argparse
 
-from fl_dpftrl.support import checks, tables
-from fl_dpftrl.mechanisms import workloads
 from fl_dpftrl.commands import flags
-from fl_dpftrl.mechanisms import linear_noise
-from fl_dpftrl.support.files import json_files
-from fl_dpftrl.noise import integer_rows, recurrence
+from fl_dpftrl.mechanisms import linear_noise, workloads
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.noise import integer_rows, recurrence
+from fl_dpftrl.support import checks, tables
+from fl_dpftrl.support.files import json_files
 
 HELP = 'shows sensitivity, errors and losses of a strategy under any schema and workload'
 

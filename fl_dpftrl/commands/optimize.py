@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.support import tables
-from fl_dpftrl.mechanisms import workloads
 from fl_dpftrl.commands import flags, output
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.support.files import json_files
-from fl_dpftrl.mechanisms.search import optimizers, search_problem
+from fl_dpftrl.mechanisms import base, workloads
 from fl_dpftrl.mechanisms import schemas as participation
+from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.mechanisms.search import optimizers, search_problem
 from fl_dpftrl.participation import accountant, sampling
 from fl_dpftrl.participation.rules import loss_budgets
-from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.support import tables
+from fl_dpftrl.support.files import json_files
 
 HELP = 'finds the best strategy of a mechanism and writes a strategy file'
 

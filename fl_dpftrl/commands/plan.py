@@ -2,12 +2,12 @@
 
 import argparse
 
-from fl_dpftrl.support import checks, tables
-from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.commands import flags, output, population_flags
-from fl_dpftrl.support.files import json_files
-from fl_dpftrl.planning import planner
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.participation.accounting import gaussian
+from fl_dpftrl.planning import planner
+from fl_dpftrl.support import checks, tables
+from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages, roundings
 
 HELP = 'simulates a population and recommends a strategy, noise and ε'

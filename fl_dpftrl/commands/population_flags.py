@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from fl_dpftrl.commands import flags
-from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.planning.simulation import availabilities, scenarios
+from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.support.text import messages
 
 _MOST_ROUNDS = 10**7

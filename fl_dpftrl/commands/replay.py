@@ -8,9 +8,9 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl.commands import flags, output, replay_text
-from fl_dpftrl.support.files import json_files
 from fl_dpftrl.logs import id_columns, ledger_format
 from fl_dpftrl.prove.replaying import counted, evidence, opened_runs, replays, statements
+from fl_dpftrl.support.files import json_files
 
 if TYPE_CHECKING:
   from fl_dpftrl.prove.reports import settings

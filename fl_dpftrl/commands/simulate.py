@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from fl_dpftrl.support import tables
 from fl_dpftrl.commands import flags, output, population_flags
-from fl_dpftrl.support.files import json_files
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.planning.simulation import attendances, partition, recording, scenarios
+from fl_dpftrl.support import tables
+from fl_dpftrl.support.files import json_files
 
 _NOT_DEVICES = 'which is for examples of centralized training'
 _NO_BINS = 'as rounds that close at a goal, and timers, let others decide who takes part'

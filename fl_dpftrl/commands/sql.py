@@ -2,11 +2,11 @@
 
 import argparse
 
-from fl_dpftrl.support import tables
 from fl_dpftrl.commands import flags, output
-from fl_dpftrl.support.files import durable, json_files
-from fl_dpftrl.prove.replaying import counted, sql_statement
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.prove.replaying import counted, sql_statement
+from fl_dpftrl.support import tables
+from fl_dpftrl.support.files import durable, json_files
 
 HELP = 'writes the SQL by which a warehouse counts participation, for replay --from_counts'
 

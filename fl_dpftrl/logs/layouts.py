@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.logs import id_columns, limits, refusals
+from fl_dpftrl.support import checks
 from fl_dpftrl.support.text import messages
 
 NAMES = ('round', 'device_id')

@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.support.files import mark
 from fl_dpftrl.logs import keys, refusals
+from fl_dpftrl.support.files import mark
 
 NAME = 'participation.parquet'
 """Name of the log in the folder of a run."""

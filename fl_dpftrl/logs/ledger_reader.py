@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.support.files import mark
 from fl_dpftrl.logs import ledger_format, ledgers, refusals
+from fl_dpftrl.support.files import mark
 
 _BATCH_ROWS = 1 << 18
 _TRIES = 20

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from fl_dpftrl.support.files import json_files
 from fl_dpftrl.logs import layouts, limits, refusals
+from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
 
 _BLOCK = 1 << 24  # bytes

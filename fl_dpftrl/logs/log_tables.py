@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.logs import id_columns, id_spellings, keys, limits, refusals
+from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 
 ROW_GROUP = 1 << 20

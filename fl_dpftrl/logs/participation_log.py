@@ -13,8 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fl_dpftrl.logs import (
+  keys,
+  layouts,
+  ledger_format,
+  ledger_reader,
+  limits,
+  readers,
+  refusals,
+  timestamps,
+)
 from fl_dpftrl.support.files import mark, paths
-from fl_dpftrl.logs import (keys, layouts, ledger_format, ledger_reader, limits, readers, refusals, timestamps)
 from fl_dpftrl.support.text import messages
 
 _OWN_PREFIX, _PARQUET = 'fl_dpftrl.', '.parquet'

@@ -14,7 +14,16 @@ from typing import BinaryIO, Protocol, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.logs import (layouts, ledger_format, ledger_reader, limits, lines, parquet, refusals, table_rows)
+from fl_dpftrl.logs import (
+  layouts,
+  ledger_format,
+  ledger_reader,
+  limits,
+  lines,
+  parquet,
+  refusals,
+  table_rows,
+)
 
 _BUFFER = 1 << 20
 _FLAGS = os.O_RDONLY

@@ -10,8 +10,8 @@ import os
 import signal
 import sys
 
-from fl_dpftrl.support import signals
 from fl_dpftrl.logs import limits
+from fl_dpftrl.support import signals
 
 COMMANDS = ('replay', 'verify')
 _PR_SET_PDEATHSIG = 1

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.logs import id_spellings, layouts, limits, participation_log, refusals
+from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 
 DEVICE_ID, UNIT_ID = 'device_id', 'unit_id'

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.mechanisms import workload_error, workloads
-from fl_dpftrl.mechanisms import linear_noise
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import linear_noise, schemas, workload_error, workloads
 from fl_dpftrl.mechanisms.schemas import check_num_rounds as check_num_rounds
 from fl_dpftrl.mechanisms.sensitivities import endless, gram_search, independent_blocks, kinds
+from fl_dpftrl.support import checks
 from fl_dpftrl.support.text import messages
 
 Parameters: TypeAlias = dict[str, Any]

@@ -9,8 +9,7 @@ import abc
 import numpy as np
 import scipy
 
-from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms import base, workloads
 
 _ALWAYS_WHOLE = 2**12  # fewest terms for which a search for the limit pays
 _MOST_BEFORE_LIMIT = 2**22  # most terms computed in search of the limit

@@ -10,9 +10,7 @@ import weakref
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import workload_error, workloads
-from fl_dpftrl.mechanisms import base, linear_noise
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import base, linear_noise, schemas, workload_error, workloads
 from fl_dpftrl.mechanisms.sensitivities import kinds
 
 # Rounds for which noise rows are compared with C: without buffers, and with.

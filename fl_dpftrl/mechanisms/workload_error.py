@@ -4,8 +4,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import schemas, workloads
 
 _PREFIX_SUMS = workloads.Workload()
 

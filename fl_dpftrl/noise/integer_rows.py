@@ -10,11 +10,11 @@ import time
 
 import numpy as np
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.mechanisms import base as strategies
 from fl_dpftrl.mechanisms import lattice
-from fl_dpftrl.noise import normals, recurrence
 from fl_dpftrl.mechanisms.files import documents
+from fl_dpftrl.noise import normals, recurrence
+from fl_dpftrl.support import checks
 
 # Version of the rows: raise it with every change of their bits.
 VERSION = 6

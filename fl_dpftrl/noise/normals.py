@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from fl_dpftrl.support.kernels import normal_loops as loops
 from fl_dpftrl.noise import exact
+from fl_dpftrl.support.kernels import normal_loops as loops
 
 # Normals whose bits are made in one go, in a processor's cache. It is part of what they are:
 # another number would be other noise.

@@ -13,8 +13,8 @@ import zlib
 
 import numpy as np
 
-from fl_dpftrl.support.files import durable
 from fl_dpftrl.noise import integer_rows
+from fl_dpftrl.support.files import durable
 
 _NAME = re.compile(r'before-(\d{9})\.json')
 # A snapshot: the checksum of each buffer's file, by its name, and the maker's trail.

@@ -4,14 +4,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.mechanisms import workload_error, workloads
-from fl_dpftrl.participation.accounting import adjacencies, guarantees
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.participation import registry
-from fl_dpftrl.participation import protocol, sampling
-from fl_dpftrl.participation.accounting.batches import num_bands as num_bands
+from fl_dpftrl.mechanisms import base, workload_error, workloads
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.participation import protocol, registry, sampling
+from fl_dpftrl.participation.accounting import adjacencies, guarantees
+from fl_dpftrl.participation.accounting.batches import num_bands as num_bands
+from fl_dpftrl.support import checks
 
 
 def account(

@@ -5,12 +5,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.mechanisms import sensitivities
-from fl_dpftrl.participation.accounting import adjacencies, arithmetics, gaussian, guarantees
-from fl_dpftrl.mechanisms import base, lattice
-from fl_dpftrl.support.files import json_files
+from fl_dpftrl.mechanisms import base, lattice, sensitivities
 from fl_dpftrl.participation import own_checks, protocol
+from fl_dpftrl.participation.accounting import adjacencies, arithmetics, gaussian, guarantees
+from fl_dpftrl.support import checks
+from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import roundings
 
 _MOST_OTHER_ROWS = 2**14  # of strategies without an end whose rows are not all made alike

@@ -5,12 +5,11 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import sensitivities
-from fl_dpftrl.participation.accounting import guarantees
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.support.files import json_files
-from fl_dpftrl.participation.counts import participation_counts, seen
+from fl_dpftrl.mechanisms import base, sensitivities
 from fl_dpftrl.participation import registry
+from fl_dpftrl.participation.accounting import guarantees
+from fl_dpftrl.participation.counts import participation_counts, seen
+from fl_dpftrl.support.files import json_files
 
 DECLARED, AMPLIFIED, SHUFFLED = 'declared', 'amplified', 'shuffled'
 """Parts of a statement."""

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.mechanisms.search import optimizers
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import base, schemas, workloads
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.mechanisms.search import optimizers
 from fl_dpftrl.support.text import messages
 
 # Mechanisms and strategies, or labels of these.

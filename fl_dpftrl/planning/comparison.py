@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.participation import accounting
-from fl_dpftrl.support import checks, tables
-from fl_dpftrl.mechanisms import sensitivities, workload_error, workloads
-from fl_dpftrl.participation.accounting import adjacencies, gaussian
-from fl_dpftrl.mechanisms import base, linear_noise
-from fl_dpftrl.participation import registry as participation
-from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation import accountant
-from fl_dpftrl.planning import candidate_sets
+from fl_dpftrl.mechanisms import (
+  base,
+  linear_noise,
+  schemas,
+  sensitivities,
+  workload_error,
+  workloads,
+)
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.participation import accountant, accounting
+from fl_dpftrl.participation import registry as participation
+from fl_dpftrl.participation.accounting import adjacencies, gaussian
+from fl_dpftrl.planning import candidate_sets
+from fl_dpftrl.support import checks, tables
 from fl_dpftrl.support.text import messages, progress_bars
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.mechanisms import schemas as participation
 from fl_dpftrl.planning.simulation import attendances, cohorts, servers
+from fl_dpftrl.support import checks
 
 _LEAST_MARGIN = 0.01  # smallest margin of b, relative to b
 

@@ -4,12 +4,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl.support import tables
-from fl_dpftrl.participation.accounting import adjacencies, guarantees
-from fl_dpftrl.support.files import json_files
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation.accounting import adjacencies, guarantees
 from fl_dpftrl.planning import candidate_sets, forecasts, recommendation, search
 from fl_dpftrl.planning.simulation import scenarios
+from fl_dpftrl.support import tables
+from fl_dpftrl.support.files import json_files
 
 TITLE = 'Plan: a prediction, not a guarantee'
 MAX_COPIES = 16

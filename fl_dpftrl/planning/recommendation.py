@@ -7,11 +7,11 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
+from fl_dpftrl.mechanisms import schemas as participation
 from fl_dpftrl.participation.accounting import Guarantee, gaussian
 from fl_dpftrl.participation.accounting.guarantees import Terms
-from fl_dpftrl.support.files import json_files
-from fl_dpftrl.mechanisms import schemas as participation
 from fl_dpftrl.planning import search
+from fl_dpftrl.support.files import json_files
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,10 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from fl_dpftrl.mechanisms import sensitivities
-from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms import base, sensitivities
 from fl_dpftrl.mechanisms import schemas as participation
-from fl_dpftrl.planning import candidate_sets
 from fl_dpftrl.mechanisms.files import files as catalogue
+from fl_dpftrl.planning import candidate_sets
 
 MECHANISMS = ('blt', 'banded_toeplitz', 'banded', 'tree_full', 'tree_online', 'identity')
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.participation.accounting import adjacencies, gaussian, guarantees
 from fl_dpftrl.mechanisms import base
+from fl_dpftrl.participation import accountant, registry
+from fl_dpftrl.participation.accounting import adjacencies, gaussian, guarantees
+from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import json_files
-from fl_dpftrl.participation import registry
-from fl_dpftrl.participation import accountant
 from fl_dpftrl.support.text import roundings
 
 
@@ -47,7 +46,9 @@ class Budget:
     self.max_epsilon, self._terms = max_epsilon, terms
     # That of all planned rounds is an upper bound for fewer.
     every = [c for c in (claim, *earlier) if c.arithmetic.num_coordinates is not None]
-    self._rounding = run_claim.rounding(every or [claim], [c.answers.num_rows for c in every] or [1])
+    self._rounding = run_claim.rounding(
+      every or [claim], [c.answers.num_rows for c in every] or [1]
+    )
     _check_prefixes(claim.strategy, self._schema.num_rows)
     self.epsilon = functools.lru_cache(None)(self._epsilon)
     self.max_rounds = self._max_rounds(recorded_rounds)

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.claims import run_claim
+from fl_dpftrl.claims import claim_json, run_claim
 from fl_dpftrl.mechanisms import base
-from fl_dpftrl.support.files import json_files
-from fl_dpftrl.claims import claim_json
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.support.files import json_files
 
 OPTIMISED = 1e-4
 """Relative difference of a strategy, and of noise for it, that is optimised anew elsewhere."""

@@ -74,7 +74,9 @@ def seal(runs: Sequence[opened_runs.Run]) -> None:
       ledgers.seal(shard.path, run.log.metadata[keys.CHAIN_KEY])
 
 
-def _losses(runs: Sequence[opened_runs.Run], claim: run_claim.Claim) -> tuple[np.ndarray, np.ndarray]:
+def _losses(
+  runs: Sequence[opened_runs.Run], claim: run_claim.Claim
+) -> tuple[np.ndarray, np.ndarray]:
   """Returns the devices of runs, and what each has lost in units of a claim's noise multiplier."""
   num_rounds = [run.log.num_rounds for run in runs]
   exposure = device_tallies.Exposure([run.claim for run in runs], num_rounds)

@@ -12,15 +12,13 @@ from typing import Any
 import pyarrow as pa
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.mechanisms import sensitivities
-from fl_dpftrl.participation.accounting import adjacencies, guarantees
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.support.files import durable, mark, paths
 from fl_dpftrl.logs import id_columns, ledgers, unit_tables
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import base, schemas, sensitivities
+from fl_dpftrl.participation.accounting import adjacencies, guarantees
 from fl_dpftrl.participation.rules import loss_budgets, per_units
 from fl_dpftrl.prove.replaying import opened_runs
 from fl_dpftrl.run import admission, budget, continued_claims, earlier_runs
+from fl_dpftrl.support.files import durable, mark, paths
 from fl_dpftrl.support.text import messages, roundings
 
 _SHORT, _USUAL = 1000, 10.0  # rounds, and how much more one participation may cost beyond them

@@ -7,13 +7,12 @@ import zlib
 
 import numpy as np
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.mechanisms import lattice
-from fl_dpftrl.support.files import durable, mark, paths
-from fl_dpftrl.noise import ahead, integer_rows, normals
-from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.run import guards
+from fl_dpftrl.mechanisms import lattice, schemas
 from fl_dpftrl.mechanisms.files import documents, files
+from fl_dpftrl.noise import ahead, integer_rows, normals
+from fl_dpftrl.run import guards
+from fl_dpftrl.support import checks
+from fl_dpftrl.support.files import durable, mark, paths
 
 _FORMAT = 1
 _SECRET_NAME, _MARK_NAME, _TRAIL_NAME, _LOCK_NAME = 'secret.json', 'used', 'trail', 'lock'

@@ -8,19 +8,31 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.participation import accounting
-from fl_dpftrl.claims import adaptive_clipping, run_claim, extra_coordinates
-from fl_dpftrl.support import checks
-from fl_dpftrl.participation.accounting import arithmetics, gaussian
-from fl_dpftrl.support.files import durable, paths
-from fl_dpftrl.logs import id_columns, ledger_format, participation_log, unit_tables
+from fl_dpftrl.claims import adaptive_clipping, extra_coordinates, run_claim
 from fl_dpftrl.claims.lattice_units import checked
-from fl_dpftrl.run.observers import observer
-from fl_dpftrl.participation import registry
+from fl_dpftrl.logs import id_columns, ledger_format, participation_log, unit_tables
+from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.participation import accounting, registry
+from fl_dpftrl.participation.accounting import arithmetics, gaussian
 from fl_dpftrl.prove.replaying import opened_runs, publication, replays, statements
 from fl_dpftrl.prove.reports import settings
-from fl_dpftrl.run import (admission, audited, budget, continued_claims, guards, noise_rows, private_round, release, released, status, structures, sums)
-from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.run import (
+  admission,
+  audited,
+  budget,
+  continued_claims,
+  guards,
+  noise_rows,
+  private_round,
+  release,
+  released,
+  status,
+  structures,
+  sums,
+)
+from fl_dpftrl.run.observers import observer
+from fl_dpftrl.support import checks
+from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 
 NOISE_NAME = 'noise'
@@ -310,7 +322,9 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
   def report(self, path: str | os.PathLike[str], delta: float | None = None) -> None:
     """Writes the statement as a page, HTML, for the run's owner."""
     delta = self._delta(delta)
-    from fl_dpftrl.prove.reports import privacy  # Loads matplotlib, which wants a folder to write to.
+    from fl_dpftrl.prove.reports import (
+      privacy,  # Loads matplotlib, which wants a folder to write to.
+    )
 
     setting = settings.Setting(
       run=self.folder.resolve().name,

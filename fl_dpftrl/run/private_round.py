@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.support.files import durable
 from fl_dpftrl.logs import id_columns
 from fl_dpftrl.run import sums
+from fl_dpftrl.support.files import durable
 
 _TORN = 'was torn, as an add was interrupted or its update changed meanwhile'
 

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.claims import adaptive_clipping, run_claim, extra_coordinates
-from fl_dpftrl.support import checks
+from fl_dpftrl.claims import adaptive_clipping, extra_coordinates, lattice_units, run_claim
 from fl_dpftrl.mechanisms import lattice, linear_noise
-from fl_dpftrl.claims import lattice_units
+from fl_dpftrl.support import checks
 
 _CHUNK = 1 << 16  # coordinates that are worked on in a processor's cache
 

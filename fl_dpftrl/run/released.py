@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fl_dpftrl.claims import adaptive_clipping, extra_coordinates
-from fl_dpftrl.support.files import durable, mark
 from fl_dpftrl.run import release
+from fl_dpftrl.support.files import durable, mark
 
 NAME = 'released.csv'
 """Name of the table in the folder of a run."""

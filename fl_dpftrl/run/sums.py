@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fl_dpftrl.support.kernels import sum_loops as loops
-from fl_dpftrl.noise import integer_rows
 from fl_dpftrl.claims import lattice_units
+from fl_dpftrl.noise import integer_rows
+from fl_dpftrl.support.kernels import sum_loops as loops
 
 KEPT, CLIPPED, ZEROED, REJECTED = OUTCOMES = ('kept', 'clipped', 'zeroed', 'rejected')
 """What became of an update: it is in the sum as it was, or scaled down, or as zeros."""

@@ -9,17 +9,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.mechanisms import base
 from fl_dpftrl.mechanisms.families import identity
-from fl_dpftrl.support.files import durable, json_files
-from fl_dpftrl.logs import ledger_format
+from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.run import private_aggregator
-from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.study import result_tables
 from fl_dpftrl.study.designs import Condition, Design, slug
-from fl_dpftrl.study.study_noise import Noise
 from fl_dpftrl.study.result_tables import Metric, Result
+from fl_dpftrl.study.study_noise import Noise
+from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.support.text import messages
 
 if TYPE_CHECKING:

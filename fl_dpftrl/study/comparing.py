@@ -11,16 +11,16 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fl_dpftrl.support import tables
 from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.participation.accounting.tuning import Tuning
-from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.participation import registry
+from fl_dpftrl.participation.accounting.tuning import Tuning
 from fl_dpftrl.study import result_tables, running, study_tables, tuned
 from fl_dpftrl.study.cells import Cell, Run
 from fl_dpftrl.study.designs import Condition, Design, Mechanisms
-from fl_dpftrl.study.study_noise import Noises, Say, prepare
 from fl_dpftrl.study.result_tables import Metric, Result, Row
+from fl_dpftrl.study.study_noise import Noises, Say, prepare
+from fl_dpftrl.support import tables
+from fl_dpftrl.support.files import durable, paths
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure

@@ -8,15 +8,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.mechanisms import workload_error, workloads
-from fl_dpftrl.participation.accounting import gaussian
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.participation import registry
-from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.planning import candidate_sets
+from fl_dpftrl.mechanisms import base, schemas, workload_error, workloads
 from fl_dpftrl.mechanisms.files import documents
+from fl_dpftrl.participation import registry
+from fl_dpftrl.participation.accounting import gaussian
+from fl_dpftrl.planning import candidate_sets
 from fl_dpftrl.study.result_tables import Metric
+from fl_dpftrl.support import checks
 from fl_dpftrl.support.text import messages
 
 NO_NOISE = 'no noise'

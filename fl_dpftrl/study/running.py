@@ -11,8 +11,8 @@ from collections.abc import Generator, Sequence
 from multiprocessing import connection
 from typing import Any
 
-from fl_dpftrl.support import signals
 from fl_dpftrl.study.cells import Cell, Run
+from fl_dpftrl.support import signals
 from fl_dpftrl.support.text import messages
 
 _LOG_NAME, _MISTAKE = 'log.txt', 107  # The second is an exit status.

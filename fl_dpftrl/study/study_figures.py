@@ -9,9 +9,9 @@ from matplotlib import ticker, transforms
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fl_dpftrl.support import style
 from fl_dpftrl.study import designs, result_tables
 from fl_dpftrl.study.result_tables import Metric
+from fl_dpftrl.support import style
 
 _WIDTH = 5.0  # inches: 10 points are then 10.8 of 390 pixels
 _SIZE, _LINE = 10, 22  # points; characters of a line of half the figure

@@ -6,12 +6,12 @@ import shutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fl_dpftrl.participation.accounting import arithmetics
-from fl_dpftrl.support.files import durable, json_files
-from fl_dpftrl.participation import accountant
-from fl_dpftrl.planning import candidate_sets
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.accounting import arithmetics
+from fl_dpftrl.planning import candidate_sets
 from fl_dpftrl.study.designs import Condition, Design, Mechanism, slug
+from fl_dpftrl.support.files import durable, json_files
 
 _STUDY_NAME, _STRATEGIES_NAME, _LOCK_NAME = 'study.json', 'strategies', 'noise.lock'
 _BANDED = ('banded', 'banded_toeplitz')

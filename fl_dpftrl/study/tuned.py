@@ -14,18 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.participation import accounting
-from fl_dpftrl.support import checks
+from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.noise import normals
+from fl_dpftrl.participation import accountant, accounting
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.participation.accounting.tuning import Tuning
-from fl_dpftrl.support.files import durable, json_files
-from fl_dpftrl.noise import normals
-from fl_dpftrl.participation import accountant
-from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.study import result_tables, running
 from fl_dpftrl.study.cells import Cell, Run
 from fl_dpftrl.study.designs import Condition, Design
 from fl_dpftrl.study.study_noise import Noises
+from fl_dpftrl.support import checks
+from fl_dpftrl.support.files import durable, json_files
 
 MODEL_NAME, PUBLIC = 'model.npz', 'public'
 PLAN_NAME, _WINNER_NAME = 'tuning.json', 'winner.json'

@@ -9,9 +9,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_inprocess
-from fl_dpftrl.tff import aggregators
-from fl_dpftrl.prove.auditing import subjects
 from fl_dpftrl.mechanisms import base as strategies
+from fl_dpftrl.prove.auditing import subjects
+from fl_dpftrl.tff import aggregators
 
 _Factory = tff.aggregators.UnweightedAggregationFactory
 

@@ -6,8 +6,7 @@ import re
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.claims import adaptive_clipping
-from fl_dpftrl.claims import claim_json
+from fl_dpftrl.claims import adaptive_clipping, claim_json
 from fl_dpftrl.logs import ledgers, participation_log
 from fl_dpftrl.prove.replaying import opened_runs, replays
 

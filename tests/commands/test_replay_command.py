@@ -9,12 +9,12 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.logs import log_tables
 from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation import sampling
-from fl_dpftrl.planning.simulation import partition
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.participation import sampling
+from fl_dpftrl.participation.accounting import gaussian
+from fl_dpftrl.planning.simulation import partition
 
 ROWS = {
   'rounds': [0, 0, 1, 4, 6, 9],

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.support import style, tables
 from fl_dpftrl.commands import output
 from fl_dpftrl.logs import log_tables
 from fl_dpftrl.prove.reports import page
+from fl_dpftrl.support import style, tables
 
 FORGED = 'ε at δ = 1e-06  0.001'
 # Clears the screen, forges a line, is one control character, turns text round.

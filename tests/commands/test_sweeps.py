@@ -82,7 +82,9 @@ def test_the_examples_work(run, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   subtitles = []
   drawn = comparison_figures.draw
-  monkeypatch.setattr(comparison_figures, 'draw', lambda *given: subtitles.append(given[-1]) or drawn(*given))
+  monkeypatch.setattr(
+    comparison_figures, 'draw', lambda *given: subtitles.append(given[-1]) or drawn(*given)
+  )
   # The examples at fewer points, with a mechanism that is optimised in less time.
   line = compare.EXAMPLE.replace(',blt,', ',blt:1,').replace('100:600:7', '100:600:2')
   status, out, _ = run(line.removeprefix('fl-dpftrl '))

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.support.files import mark
 from fl_dpftrl.noise import integer_rows
+from fl_dpftrl.support.files import mark
 from tests import pages
 from tests.commands import lines
 from tests.docs import container

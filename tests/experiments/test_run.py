@@ -6,8 +6,8 @@ import pytest
 from absl.testing import flagsaver
 
 from experiments.stackoverflow import configuration, run, train
-from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.rules import loss_budgets
 

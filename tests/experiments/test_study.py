@@ -13,7 +13,7 @@ import fl_dpftrl as dpftrl
 from experiments.stackoverflow import study as command
 from experiments.topics import __main__ as topics
 from experiments.topics import run
-from fl_dpftrl.study import comparing, study_noise, running
+from fl_dpftrl.study import comparing, running, study_noise
 from tests import pages
 from tests.experiments import starts
 
@@ -63,7 +63,9 @@ def test_a_failed_run_is_a_line_and_the_same_command_tries_it_again(tmp_path, mo
   # As `starts`: a cell is a fork of what has TensorFlow; tests/study has processes begun anew.
   monkeypatch.setattr(running.multiprocessing, 'get_context', lambda method: starts._FORKS)
   start = lambda: main(command, monkeypatch, f'--study={path}', f'--output_dir={folder}')
-  study_noise.prepare(command.read(path), folder, print)  # As a study that was interrupted leaves it.
+  study_noise.prepare(
+    command.read(path), folder, print
+  )  # As a study that was interrupted leaves it.
   spoilt.parent.mkdir(parents=True)
   spoilt.write_text('precious')
   capfd.readouterr()

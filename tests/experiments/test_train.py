@@ -15,8 +15,8 @@ import pytest
 from experiments.stackoverflow import configuration, evaluate
 from experiments.stackoverflow import train as command
 from fl_dpftrl.commands import main
-from fl_dpftrl.support.files import durable
 from fl_dpftrl.prove.replaying import evidence, opened_runs
+from fl_dpftrl.support.files import durable
 from tests import pages
 from tests.experiments import runs, starts
 

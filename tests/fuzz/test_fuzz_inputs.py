@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.mechanisms.families import banded, banded_toeplitz, blt, stamped, tree_online
 from fl_dpftrl.logs import log_tables
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.families import banded, banded_toeplitz, blt, stamped, tree_online
 from fl_dpftrl.mechanisms.files import files
 from tests.fuzz import commands, mutations
 

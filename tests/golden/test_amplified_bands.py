@@ -5,11 +5,10 @@ import pathlib
 
 import pytest
 
-from fl_dpftrl.mechanisms import workload_error
+from fl_dpftrl.mechanisms import schemas, workload_error
 from fl_dpftrl.mechanisms.search import optimizers
-from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation.accounting import sampled_gaussian
 from fl_dpftrl.participation import sampling
+from fl_dpftrl.participation.accounting import sampled_gaussian
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('amplified_bands_1024.json').read_text())
 NUM_ROUNDS = TABLE['setting']['num_rounds']

@@ -5,10 +5,9 @@ import pathlib
 
 import pytest
 
-from fl_dpftrl.mechanisms import sensitivities, workload_error
+from fl_dpftrl.mechanisms import schemas, sensitivities, workload_error
 from fl_dpftrl.mechanisms.search import dense_search, optimizers
 from fl_dpftrl.mechanisms.search.search_problem import Problem
-from fl_dpftrl.mechanisms import schemas
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('bandmf_table.json').read_text())
 ROUNDS = TABLE['setting']['num_rounds']

@@ -6,9 +6,9 @@ import pathlib
 
 import pytest
 
-from fl_dpftrl.mechanisms.search import optimizers
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.mechanisms.search import optimizers
 from tests import pages
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('losses_2052.json').read_text())

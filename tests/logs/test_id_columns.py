@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.logs import id_columns, ledgers, log_tables
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.run import guards, private_aggregator
 from tests.logs import files
 

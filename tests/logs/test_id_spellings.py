@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.mechanisms.families import blt, identity
 from fl_dpftrl.logs import id_spellings, ledgers, log_tables, participation_log
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.families import blt, identity
 from fl_dpftrl.participation.rules import poisson
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.run import guards

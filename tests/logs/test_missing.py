@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.logs import layouts, ledgers, log_tables, participation_log, refusals
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.run import guards
 
 ROUND, DEVICE = 'step', 'user'

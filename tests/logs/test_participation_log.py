@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.logs import ledgers, log_tables, participation_log, refusals
+from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.prove.replaying import counting, opened_runs, replays
 from tests.logs import files
 

@@ -13,8 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fl_dpftrl.logs import (
+  layouts,
+  ledgers,
+  limits,
+  lines,
+  log_tables,
+  participation_log,
+  readers,
+  refusals,
+)
 from fl_dpftrl.mechanisms.families import identity
-from fl_dpftrl.logs import (layouts, ledgers, limits, lines, log_tables, participation_log, readers, refusals)
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from tests.commands import lines as programs
 from tests.logs import files

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from fl_dpftrl.support import signals
 from fl_dpftrl.logs import limits
+from fl_dpftrl.support import signals
 
 # Does something in place of the command.
 _PROGRAM = """

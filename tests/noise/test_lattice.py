@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms.families import banded_inverse
 from fl_dpftrl.mechanisms import lattice, linear_noise
+from fl_dpftrl.mechanisms.families import banded_inverse
 from tests import every_family
 from tests.noise import joint_law
 from tests.noise.joint_law import fixed, shift, worst_ratio

@@ -8,8 +8,8 @@ import pytest
 import scipy.stats
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from fl_dpftrl.support.kernels import normal_loops as loops
 from fl_dpftrl.noise import exact, normals
+from fl_dpftrl.support.kernels import normal_loops as loops
 
 _SEED = bytes(range(32))
 

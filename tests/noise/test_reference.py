@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms.families import banded
 from fl_dpftrl.mechanisms import base, linear_noise
+from fl_dpftrl.mechanisms.families import banded
 from tests import every_family, oracle
 from tests.noise import plain
 

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.claims import lattice_units
+from fl_dpftrl.mechanisms import lattice
 
 
 def group(stddev):
@@ -53,7 +53,11 @@ def test_update_and_count_are_no_longer_than_the_clip_norm(drawn):
   st.floats(1e-30, 1e30),
 )
 def test_whole_numbers_of_an_update(multiplier, values, clip_norm):
-  unit = lattice_units.Unit.without_noise(46) if multiplier is None else lattice_units.Unit.of(multiplier)
+  unit = (
+    lattice_units.Unit.without_noise(46)
+    if multiplier is None
+    else lattice_units.Unit.of(multiplier)
+  )
   made = unit.integers(values, clip_norm)
   assert sum(int(k) ** 2 for k in made) <= unit.most_square
   size = fractions.Fraction(unit.step) * fractions.Fraction(clip_norm)

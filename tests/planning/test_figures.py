@@ -7,8 +7,8 @@ from matplotlib import text
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.planning import comparison_figures
-from fl_dpftrl.study import study_figures
 from fl_dpftrl.study import result_tables as study_results
+from fl_dpftrl.study import study_figures
 
 NAMES = ['identity', 'tree_online', 'blt-b400']
 
@@ -68,7 +68,9 @@ def test_long_labels_leave_all_texts_within_the_figure(num_settings, epsilon):
   schemas = [dpftrl.MinSep(16, min_sep) for min_sep in (4, 8)[:num_settings]]
   found = dpftrl.compare(names, schemas, epsilon=epsilon, delta=delta)
   axis = 'min_sep' if num_settings > 1 else None
-  assert not texts_beyond(comparison_figures.draw(found.entries, axis, 'as many participations as fit; ' * 8))
+  assert not texts_beyond(
+    comparison_figures.draw(found.entries, axis, 'as many participations as fit; ' * 8)
+  )
 
 
 @pytest.mark.parametrize('metric', ['accuracy', 'a' * 36 + ' bcd'])

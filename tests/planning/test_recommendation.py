@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms import schemas as participation
+from fl_dpftrl.mechanisms import sensitivities
+from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.planning import candidate_sets as compared
 from fl_dpftrl.planning import forecasts, planner, search
 from fl_dpftrl.planning import recommendation as lib
 from fl_dpftrl.planning.simulation import scenarios
-from fl_dpftrl.mechanisms.files import files
 
 
 def outcome(schema):

@@ -10,8 +10,8 @@ import scipy.optimize
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.logs import refusals
+from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.participation.counts import meter
 from tests.mechanisms.sensitivities import adaptive
 

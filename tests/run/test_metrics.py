@@ -9,9 +9,9 @@ import scipy.stats
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import extra_coordinates
-from fl_dpftrl.participation.accounting import gaussian
-from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.logs import refusals
+from fl_dpftrl.mechanisms import lattice
+from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.run import release, released, sums
 
 TEMPLATE = {'weights': np.zeros(3, np.float32), 'bias': np.zeros(2, np.float32)}

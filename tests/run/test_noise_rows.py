@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.support.files import durable, mark
 from fl_dpftrl.noise import integer_rows, normals
 from fl_dpftrl.run import guards, noise_rows
+from fl_dpftrl.support.files import durable, mark
 from tests import every_family
 
 BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))

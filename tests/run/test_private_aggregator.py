@@ -16,12 +16,12 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.support.files import mark
 from fl_dpftrl.logs import ledger_format, participation_log
 from fl_dpftrl.noise import integer_rows, normals
-from fl_dpftrl.participation.counts import seen
 from fl_dpftrl.participation import sampling
+from fl_dpftrl.participation.counts import seen
 from fl_dpftrl.run import guards
+from fl_dpftrl.support.files import mark
 from tests import forks
 
 BATCHES = sampling.CyclicPoisson(num_rounds=12, num_examples=8, batch_size=2)

@@ -5,10 +5,10 @@ import sys
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms.families import blt
-from fl_dpftrl.support.kernels import sum_loops as loops
 from fl_dpftrl.claims import lattice_units
+from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.run import private_aggregator, private_round, sums
+from fl_dpftrl.support.kernels import sum_loops as loops
 
 STRATEGY = blt.BLT((0.9,), (0.5,))
 ADDS = (private_round.__file__, sums.__file__)

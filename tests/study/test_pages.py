@@ -6,8 +6,8 @@ import dataclasses
 import matplotlib
 import pytest
 
-from fl_dpftrl.support import style
 from fl_dpftrl.study import comparing, result_tables, study_tables
+from fl_dpftrl.support import style
 from tests import pages
 
 STUDIES = {'topics': 'studies.md', 'central': 'centralized.md'}

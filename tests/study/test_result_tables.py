@@ -117,7 +117,9 @@ def test_a_run_that_proves_nothing_is_shown_as_such_and_is_no_number(status):
   row = by_label(found)['c', 1.0]
   assert row.mean is None and not row.others and row.tests == {}
   (line,) = (
-    line for line in study_tables.cells(result_tables.rows(found, ACCURACY), ACCURACY) if 'c' in line
+    line
+    for line in study_tables.cells(result_tables.rows(found, ACCURACY), ACCURACY)
+    if 'c' in line
   )
   assert line[2:6] == (f'1 {status}', '–', '–', '0') and line[8] == 'none'
   assert line[9] == f'seed 1 {status}: why {status}' and '99' not in ' '.join(line)

@@ -13,9 +13,9 @@ import time
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.participation import accountant, sampling
 from fl_dpftrl.support import style
 from fl_dpftrl.support.files import durable
-from fl_dpftrl.participation import accountant, sampling
 from tests.study import linear
 
 ROOT = pathlib.Path(__file__).parents[2]

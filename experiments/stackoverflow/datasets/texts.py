@@ -24,8 +24,8 @@ from pyarrow import json as pa_json
 from pyarrow import parquet as pa_parquet
 
 from experiments.stackoverflow.datasets import docstring_text, federated_text, vocabularies
-from fl_dpftrl.support.files import json_files, paths
 from fl_dpftrl.logs import id_columns, id_spellings, table_rows
+from fl_dpftrl.support.files import json_files, paths
 from fl_dpftrl.support.text import messages
 
 LICENCE = (

@@ -12,9 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import workload_error, workloads
-from fl_dpftrl.mechanisms import base, linear_noise, toeplitz
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import base, linear_noise, schemas, toeplitz, workload_error, workloads
 from fl_dpftrl.mechanisms.sensitivities import endless, kinds
 from fl_dpftrl.mechanisms.sensitivities import toeplitz_columns as sensitivities
 

@@ -7,9 +7,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import workload_error, workloads
-from fl_dpftrl.mechanisms import base, blt_sums, interlaced, linear_noise, toeplitz
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import (
+  base,
+  blt_sums,
+  interlaced,
+  linear_noise,
+  schemas,
+  toeplitz,
+  workload_error,
+  workloads,
+)
 from fl_dpftrl.mechanisms.sensitivities import endless, independent_blocks, kinds, patterns
 
 _LARGEST_TABLE = 1 << 20  # entries of each

@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import base, schemas
 from fl_dpftrl.mechanisms.sensitivities import gram_search, kinds, patterns
 
 _ROUNDING = 1e-12

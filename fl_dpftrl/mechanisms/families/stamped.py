@@ -6,11 +6,9 @@ from typing import ClassVar
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.mechanisms import base, linear_noise
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import base, linear_noise, schemas, workloads
 from fl_dpftrl.mechanisms.sensitivities import endless, gram_search, independent_blocks, kinds
+from fl_dpftrl.support import checks
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

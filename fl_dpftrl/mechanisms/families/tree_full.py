@@ -6,10 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.mechanisms import base, linear_noise
+from fl_dpftrl.mechanisms import base, linear_noise, schemas, workloads
 from fl_dpftrl.mechanisms.families import tree_online
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.sensitivities import independent_blocks, kinds, nested
 
 _GENERAL_ROUNDS = 4096  # most rounds for the bound for any X

@@ -6,9 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.mechanisms import base, linear_noise
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import base, linear_noise, schemas, workloads
 from fl_dpftrl.mechanisms.sensitivities import kinds, nested
 
 

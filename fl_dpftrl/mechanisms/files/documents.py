@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.mechanisms import base, family_registry
+from fl_dpftrl.mechanisms import base, family_registry, schemas, workloads
 from fl_dpftrl.support.files import array_files, json_files
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.support.text import messages
 
 _SCHEMAS = {'min_sep': schemas.MinSep, 'fixed_separation': schemas.FixedSeparation}

@@ -18,12 +18,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fl_dpftrl.support import checks, tables
-from fl_dpftrl.mechanisms import sensitivities, workload_error, workloads
-from fl_dpftrl.mechanisms import base, family_registry, undoing
-from fl_dpftrl.support.files import durable, json_files, paths
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import (
+  base,
+  family_registry,
+  schemas,
+  sensitivities,
+  undoing,
+  workload_error,
+  workloads,
+)
 from fl_dpftrl.mechanisms.files import documents as strategy_document
+from fl_dpftrl.support import checks, tables
+from fl_dpftrl.support.files import durable, json_files, paths
 from fl_dpftrl.support.text import messages
 from fl_dpftrl.version import __version__
 

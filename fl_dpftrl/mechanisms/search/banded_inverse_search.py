@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
+from fl_dpftrl.mechanisms import toeplitz as toeplitz_family
 from fl_dpftrl.mechanisms import workloads
 from fl_dpftrl.mechanisms.families import banded_inverse, lambda_cgd
-from fl_dpftrl.mechanisms import toeplitz as toeplitz_family
 from fl_dpftrl.mechanisms.search import search_problem, solver, toeplitz_search
 from fl_dpftrl.mechanisms.sensitivities import toeplitz_columns as sensitivities
 

@@ -31,11 +31,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.mechanisms import bands, schemas, workloads
 from fl_dpftrl.mechanisms.families import banded
-from fl_dpftrl.mechanisms import bands
 from fl_dpftrl.mechanisms.search import search_problem, solver
-from fl_dpftrl.mechanisms import schemas
 
 _FEWEST_ROUNDS, _FEWEST_BANDS = 128, 8  # smallest size with a refined start
 _MOST_ENTRIES, _COPIES = 1 << 25, 40  # maximum band entries; arrays of that size

@@ -12,11 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.mechanisms import blt_sums, interlaced, schemas, workloads
 from fl_dpftrl.mechanisms.families import blt
-from fl_dpftrl.mechanisms import blt_sums, interlaced
 from fl_dpftrl.mechanisms.search import many_starts, search_problem
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation.rules import loss_budgets
 
 MAX_BUFFERS = 8

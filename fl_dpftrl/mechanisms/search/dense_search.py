@@ -6,9 +6,8 @@ import itertools
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms import base, schemas
 from fl_dpftrl.mechanisms.search import factorization, search_problem
-from fl_dpftrl.mechanisms import schemas
 
 MAX_ROUNDS = 4096  # certificates of larger matrices take minutes
 _GAIN = 1e-9  # smallest relative gain of a bound for which it is raised further

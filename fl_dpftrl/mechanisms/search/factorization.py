@@ -29,10 +29,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.mechanisms import schemas, workloads
 from fl_dpftrl.mechanisms.families import dense
 from fl_dpftrl.mechanisms.search import search_problem
-from fl_dpftrl.mechanisms import schemas
 
 _MEMORY = 8  # number of earlier steps used for extrapolation
 _MOST_STEPS = 200

@@ -7,15 +7,20 @@ from typing import Any
 
 import threadpoolctl
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.mechanisms.families import identity, tree_full, tree_online
+from fl_dpftrl.mechanisms import base, schemas, workloads
 from fl_dpftrl.mechanisms import family_registry as families
-from fl_dpftrl.mechanisms.search import (banded_search, banded_inverse_search, blt_search, dense_search, search_problem, toeplitz_search)
+from fl_dpftrl.mechanisms.families import identity, tree_full, tree_online
+from fl_dpftrl.mechanisms.search import (
+  banded_inverse_search,
+  banded_search,
+  blt_search,
+  dense_search,
+  search_problem,
+  toeplitz_search,
+)
 from fl_dpftrl.participation import registry
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.support import checks
 from fl_dpftrl.support.text import messages, progress_bars
 
 
@@ -46,7 +51,8 @@ OPTIMIZERS: dict[str, Optimizer] = {
     lambda problem: dense_search.solve(problem).strategy, certificate=dense_search.optimality_gap
   ),
   'multi_epoch': Optimizer(
-    lambda problem: dense_search.solve_multi_epoch(problem).strategy, certificate=dense_search.optimality_gap
+    lambda problem: dense_search.solve_multi_epoch(problem).strategy,
+    certificate=dense_search.optimality_gap,
   ),
   'banded': Optimizer(banded_search.optimize, 'num_bands'),
   'banded_toeplitz': Optimizer(toeplitz_search.optimize, 'num_bands'),

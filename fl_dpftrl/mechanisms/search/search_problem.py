@@ -5,9 +5,7 @@ import itertools
 import math
 from collections.abc import Callable
 
-from fl_dpftrl.mechanisms import sensitivities, workload_error, workloads
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import base, schemas, sensitivities, workload_error, workloads
 from fl_dpftrl.participation.rules import loss_budgets
 
 Progress = Callable[[int, float], object]

@@ -11,10 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.mechanisms import schemas, toeplitz, workloads
 from fl_dpftrl.mechanisms.families import banded_toeplitz
-from fl_dpftrl.mechanisms import toeplitz
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.sensitivities import toeplitz_columns as sensitivities
 
 # Maps coefficients to ln of a square and its gradient.

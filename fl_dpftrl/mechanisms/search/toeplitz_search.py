@@ -12,10 +12,9 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.mechanisms import schemas, workloads
 from fl_dpftrl.mechanisms.families import banded_toeplitz
 from fl_dpftrl.mechanisms.search import search_problem, solver, toeplitz_loss
-from fl_dpftrl.mechanisms import schemas
 
 MOST_DEFAULT_BANDS = 1024  # default limit if columns of a pattern do not overlap
 MOST_MEETING_BANDS = 4096  # default limit if they do

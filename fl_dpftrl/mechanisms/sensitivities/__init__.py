@@ -7,5 +7,11 @@ ones, or of signs, are not enough to reach it.
 """
 
 from fl_dpftrl.mechanisms.sensitivities.gram_search import gram_sensitivity
-from fl_dpftrl.mechanisms.sensitivities.kinds import (EXACT, LOWER_BOUND, UPPER_BOUND, Sensitivity, sensitivity)
+from fl_dpftrl.mechanisms.sensitivities.kinds import (
+  EXACT,
+  LOWER_BOUND,
+  UPPER_BOUND,
+  Sensitivity,
+  sensitivity,
+)
 from fl_dpftrl.mechanisms.sensitivities.patterns import pattern_sensitivity

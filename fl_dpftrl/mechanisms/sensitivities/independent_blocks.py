@@ -10,8 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import schemas, workloads
 from fl_dpftrl.mechanisms.sensitivities import gram_search, kinds, patterns
 
 _GENERAL_ROUNDS = 4096  # most rounds for the bound for any X

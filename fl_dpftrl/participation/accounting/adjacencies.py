@@ -1,7 +1,7 @@
 """Adjacency relations and their effect on a sensitivity."""
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.mechanisms import sensitivities
+from fl_dpftrl.support import checks
 
 ZERO_OUT, REPLACE_ONE = 'zero_out', 'replace_one'
 ADD_OR_REMOVE = 'add_or_remove'

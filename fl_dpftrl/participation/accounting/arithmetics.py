@@ -9,8 +9,8 @@ import functools
 import math
 from collections.abc import Iterable
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.mechanisms import base, lattice
+from fl_dpftrl.support import checks
 
 NOT_COVERED, LATTICE, COVERED = 'not covered', 'lattice', 'covered'
 KINDS = (NOT_COVERED, LATTICE, COVERED)

@@ -3,15 +3,12 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from fl_dpftrl.mechanisms import sensitivities
-from fl_dpftrl.participation.accounting import guarantees
+from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.mechanisms.families import banded, banded_toeplitz, identity
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.support.files import json_files
-from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation.rules import cyclic
 from fl_dpftrl.participation import drawn
-from fl_dpftrl.participation.accounting import sampled_gaussian
+from fl_dpftrl.participation.accounting import guarantees, sampled_gaussian
+from fl_dpftrl.participation.rules import cyclic
+from fl_dpftrl.support.files import json_files
 
 SENTENCE = (
   'the data of an example are protected (replace-one adjacency): the run is compared with the same'

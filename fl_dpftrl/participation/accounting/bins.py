@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.mechanisms import sensitivities
-from fl_dpftrl.participation.accounting import gaussian, guarantees
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.support.files import json_files
-from fl_dpftrl.participation.accounting import bound, certified
+from fl_dpftrl.mechanisms import base, sensitivities
 from fl_dpftrl.participation import drawn
+from fl_dpftrl.participation.accounting import bound, certified, gaussian, guarantees
+from fl_dpftrl.support import checks
+from fl_dpftrl.support.files import json_files
 
 BOUND, CERTIFIED = METHODS = ('bound', 'certified')
 """How ε is proven: without coins, or by Monte Carlo."""

@@ -30,8 +30,7 @@ import math
 import numpy as np
 import scipy
 
-from fl_dpftrl.participation.accounting import gaussian
-from fl_dpftrl.participation.accounting import sampled_gaussian
+from fl_dpftrl.participation.accounting import gaussian, sampled_gaussian
 
 _GRID, _FIRST_GRID = 2**15, 2**12  # cells of a sum, and of X where the reach of a sum is estimated
 _BEYOND = 1e-4  # share of δ that may lie beyond the grid, about

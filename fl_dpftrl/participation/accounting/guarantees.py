@@ -5,9 +5,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.participation.accounting import adjacencies, arithmetics, gaussian
+from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages, roundings
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import scipy
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.participation.drawn import ONE, OPPOSITE
+from fl_dpftrl.support import checks
 
 _PRECISION = 1e-7  # relative precision of the noise multiplier
 _SMALLEST_EPSILON = 1e-9  # searches clip smaller ε to this

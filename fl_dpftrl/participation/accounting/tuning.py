@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import scipy
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.participation.accounting import guarantees
+from fl_dpftrl.support import checks
 from fl_dpftrl.support.text import roundings
 
 GEOMETRIC, LOGARITHMIC = LAWS = ('geometric', 'logarithmic')

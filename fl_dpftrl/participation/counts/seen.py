@@ -76,7 +76,9 @@ class _Numbers:
   """Numbers of device ids, from 0 on in a hash table of which half is empty at least."""
 
   def __init__(self):
-    from fl_dpftrl.support.kernels import id_loops as loops  # Numbered devices need no compiled loop.
+    from fl_dpftrl.support.kernels import (
+      id_loops as loops,  # Numbered devices need no compiled loop.
+    )
 
     self._loops, self._size = loops, 0
     self._allocate(_LEAST)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation import drawn
+from fl_dpftrl.support import checks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

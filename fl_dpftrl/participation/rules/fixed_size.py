@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fl_dpftrl.participation.accounting import adjacencies
+from fl_dpftrl.participation import drawn, log_checks, registry
+from fl_dpftrl.participation.accounting import adjacencies, batches
 from fl_dpftrl.participation.counts import participation_counts
-from fl_dpftrl.participation import registry
-from fl_dpftrl.participation.accounting import batches
-from fl_dpftrl.participation import drawn, log_checks
 
 
 @registry.register

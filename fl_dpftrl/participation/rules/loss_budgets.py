@@ -8,14 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.mechanisms import sensitivities
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.support.files import json_files
+from fl_dpftrl.mechanisms import base, schemas, sensitivities
+from fl_dpftrl.participation import promised, protocol, registry
 from fl_dpftrl.participation.counts import meter, participation_counts
-from fl_dpftrl.participation import registry
-from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation import promised, protocol
+from fl_dpftrl.support import checks
+from fl_dpftrl.support.files import json_files
 
 SPENT, LIFE = 'loss_budget', 'life'
 """Why a device is turned away: for this round, or for ever."""

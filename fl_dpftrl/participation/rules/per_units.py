@@ -9,15 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.mechanisms import sensitivities
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.support.files import json_files
+from fl_dpftrl.mechanisms import base, schemas, sensitivities
+from fl_dpftrl.participation import promised, protocol, registry
 from fl_dpftrl.participation.counts import participation_counts
-from fl_dpftrl.participation import registry
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation.rules import loss_budgets
-from fl_dpftrl.participation import promised, protocol
+from fl_dpftrl.support import checks
+from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
 
 ROWS = 'max_rows'

@@ -5,12 +5,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.participation.accounting import adjacencies
+from fl_dpftrl.participation import drawn, log_checks, registry
+from fl_dpftrl.participation.accounting import adjacencies, batches
 from fl_dpftrl.participation.counts import participation_counts
-from fl_dpftrl.participation import registry
-from fl_dpftrl.participation.accounting import batches
-from fl_dpftrl.participation import drawn, log_checks
+from fl_dpftrl.support import checks
 
 
 @registry.register

@@ -7,13 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_dpftrl.support import checks
+from fl_dpftrl.mechanisms import base, schemas
+from fl_dpftrl.participation import drawn, gates, log_checks, registry
 from fl_dpftrl.participation.accounting import adjacencies, guarantees
-from fl_dpftrl.mechanisms import base
 from fl_dpftrl.participation.counts import participation_counts
-from fl_dpftrl.participation import registry
-from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation import drawn, gates, log_checks
+from fl_dpftrl.support import checks
 
 _SHARES = (1, 2, 3, 4, 8, 16, 32)  # of the bins: min-seps, or numbers of bands, to choose among
 MOST_BINS = 4096  # a matrix of bins by bins is needed

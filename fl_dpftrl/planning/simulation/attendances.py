@@ -4,10 +4,10 @@ import bisect
 
 import numpy as np
 
-from fl_dpftrl.support.files import json_files
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation.counts import seen
 from fl_dpftrl.planning.simulation import servers
+from fl_dpftrl.support.files import json_files
 
 _DAY = 86400.0
 

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.planning.simulation import seeds
+from fl_dpftrl.support import checks
 
 
 class Presence(Protocol):

@@ -17,10 +17,10 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.participation.counts import meter
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation.counts import meter
 from fl_dpftrl.planning.simulation import check_ins, pools, populations, seeds, servers
+from fl_dpftrl.support import checks
 
 START = 1767225600
 """2026-01-01 00:00 UTC, in UTC seconds: start of simulated time."""

@@ -9,10 +9,10 @@ import functools
 import math
 from collections.abc import Iterator
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation import sampling
 from fl_dpftrl.planning.simulation import cohorts, seeds
+from fl_dpftrl.support import checks
 
 _ROUND_SECONDS = 60
 

@@ -6,9 +6,8 @@ import math
 
 import numpy as np
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.planning.simulation import availabilities, seeds
-from fl_dpftrl.support import memory
+from fl_dpftrl.support import checks, memory
 
 _RATES, _SPEEDS = 3, 4
 _BYTES_A_DEVICE = 64  # of rates, speeds, timers and habits

@@ -6,10 +6,10 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.logs import log_tables
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.planning.simulation import attendances, scenarios
+from fl_dpftrl.support import checks
 
 # Metadata of a log that says how it was simulated.
 METADATA_KEY = 'simulated'

@@ -6,9 +6,15 @@ import os
 from collections.abc import Mapping
 
 from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation.rules import loss_budgets
-from fl_dpftrl.planning.simulation import (availabilities, cohorts, populations, servers, trace_tables)
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.planning.simulation import (
+  availabilities,
+  cohorts,
+  populations,
+  servers,
+  trace_tables,
+)
 from fl_dpftrl.support.text import messages
 
 DROPOUT = 0.08

@@ -7,9 +7,9 @@ in while its timer is running. The server knows nothing of the devices' timers.
 import dataclasses
 import numbers
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.mechanisms import base
 from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.support import checks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

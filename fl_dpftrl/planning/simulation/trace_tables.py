@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.support import memory
 from fl_dpftrl.planning.simulation import seeds
+from fl_dpftrl.support import memory
 from fl_dpftrl.support.text import messages
 
 MONDAY = 345600

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.prove.auditing import low_bits, noise_tests, probes, result, subjects
 from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation import accountant
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.prove.auditing import low_bits, noise_tests, probes, result, subjects
+from fl_dpftrl.support import checks
 
 EXECUTORS = ('aggregator', 'engine')
 FALSE_ALARMS = 1e-3

@@ -3,10 +3,10 @@
 import dataclasses
 import math
 
+from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation import accounting
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
-from fl_dpftrl.mechanisms import schemas
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

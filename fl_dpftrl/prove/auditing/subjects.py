@@ -6,9 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
+from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.mechanisms import base as strategies
 from fl_dpftrl.noise import integer_rows, normals
-from fl_dpftrl.claims import lattice_units
 
 Cohorts = Callable[[int], Sequence[np.ndarray]]
 """Round → update of each device, each a float32 vector of all coordinates."""

@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fl_dpftrl.participation.accounting import adjacencies, arithmetics, guarantees
 from fl_dpftrl.logs import id_columns
 from fl_dpftrl.participation import protocol
+from fl_dpftrl.participation.accounting import adjacencies, arithmetics, guarantees
 from fl_dpftrl.prove.replaying import run_facts
 
 Statement = Any

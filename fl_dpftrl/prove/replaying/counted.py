@@ -19,10 +19,10 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.logs import id_columns, layouts, participation_log, readers, refusals
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.prove.replaying import device_tallies, sql_statement
+from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 
 COLUMNS = ('kind', 'num', 'amount', 'device_id')

@@ -13,9 +13,9 @@ import numpy as np
 
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_spellings
-from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.mechanisms.sensitivities import kinds as sensitivity_base
 from fl_dpftrl.mechanisms.sensitivities import patterns
+from fl_dpftrl.participation.counts import participation_counts
 
 _BINS_PER_OCTAVE = 256
 _LOWEST_OCTAVE = -64

@@ -18,12 +18,11 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from fl_dpftrl.claims import run_claim
-from fl_dpftrl.support.files import durable, json_files, paths
-from fl_dpftrl.claims import claim_json
+from fl_dpftrl.claims import claim_json, run_claim
 from fl_dpftrl.logs import layouts, ledger_format, participation_log, readers, refusals, unit_tables
-from fl_dpftrl.prove.replaying import opened_runs, replays, statements
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.prove.replaying import opened_runs, replays, statements
+from fl_dpftrl.support.files import durable, json_files, paths
 from fl_dpftrl.support.text import messages, roundings
 
 SUMS, STATEMENT, UNITS = 'SHA256SUMS', 'statement.json', 'units.parquet'

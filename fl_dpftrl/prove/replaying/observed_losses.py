@@ -15,8 +15,8 @@ import numpy as np
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.participation.accounting import guarantees
-from fl_dpftrl.support.files import json_files
 from fl_dpftrl.prove.replaying import device_tallies, run_facts
+from fl_dpftrl.support.files import json_files
 
 Spend = Callable[..., guarantees.Guarantee]  # from a sensitivity
 

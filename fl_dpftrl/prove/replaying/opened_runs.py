@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.claims import run_claim
-from fl_dpftrl.participation.accounting import guarantees
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.support.files import json_files, paths
-from fl_dpftrl.claims import claim_json
+from fl_dpftrl.claims import claim_json, run_claim
 from fl_dpftrl.logs import keys, layouts, ledger_format, participation_log, refusals, unit_tables
+from fl_dpftrl.mechanisms import base, schemas
+from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import registry
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.prove.replaying import counted, device_tallies
-from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.support.files import json_files, paths
 from fl_dpftrl.support.text import messages
 
 _LOG = 'participation.'
@@ -298,7 +296,9 @@ def open_run(
     if strategy is None or noise_multiplier is None or num_rounds is None:
       raise ValueError('from_counts needs strategy, noise_multiplier and num_rounds')
     strategy = files.resolved(strategy, num_rounds)
-    claim = run_claim.Claim(strategy=strategy, noise_multiplier=noise_multiplier, participation=schema)
+    claim = run_claim.Claim(
+      strategy=strategy, noise_multiplier=noise_multiplier, participation=schema
+    )
     log, tally, owners = counted.read(from_counts, claim, num_rounds, missing)
     return Run(log=log, claim=claim, tally=tally, units=owners)
   if logs is None:

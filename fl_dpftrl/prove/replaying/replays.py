@@ -8,12 +8,18 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fl_dpftrl.claims import run_claim
-from fl_dpftrl.participation.accounting import guarantees
-from fl_dpftrl.claims import claim_json
+from fl_dpftrl.claims import claim_json, run_claim
 from fl_dpftrl.logs import id_spellings, keys, refusals
+from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.counts import participation_counts
-from fl_dpftrl.prove.replaying import (counting, device_tallies, observed_losses, opened_runs, run_facts, statements)
+from fl_dpftrl.prove.replaying import (
+  counting,
+  device_tallies,
+  observed_losses,
+  opened_runs,
+  run_facts,
+  statements,
+)
 
 _ROUNDING = 1e-9  # relative, of figures that are computed in several ways
 

@@ -5,12 +5,12 @@ import functools
 from typing import Any
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.participation.accounting import arithmetics
-from fl_dpftrl.support.files import json_files
 from fl_dpftrl.logs import layouts, timestamps
-from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation.accounting import arithmetics
+from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.participation.rules import per_units
+from fl_dpftrl.support.files import json_files
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.support import checks
-from fl_dpftrl.mechanisms import base
 from fl_dpftrl.logs import id_columns
+from fl_dpftrl.mechanisms import base
 from fl_dpftrl.mechanisms.files import documents
+from fl_dpftrl.support import checks
 
 MOST_ROUNDS = 10_000
 """Most rounds of a run whose terms are a table."""

@@ -6,13 +6,18 @@ import operator
 from typing import Any
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.support import tables
-from fl_dpftrl.participation.accounting import arithmetics, guarantees
-from fl_dpftrl.support.files import json_files
 from fl_dpftrl.logs import id_spellings
-from fl_dpftrl.participation.counts.participation_counts import RunCounts, Witness
 from fl_dpftrl.participation import protocol
-from fl_dpftrl.prove.replaying import (assumption_sentences, device_tallies, observed_losses, run_facts)
+from fl_dpftrl.participation.accounting import arithmetics, guarantees
+from fl_dpftrl.participation.counts.participation_counts import RunCounts, Witness
+from fl_dpftrl.prove.replaying import (
+  assumption_sentences,
+  device_tallies,
+  observed_losses,
+  run_facts,
+)
+from fl_dpftrl.support import tables
+from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages, roundings
 
 SHOWN_ARITHMETIC = {

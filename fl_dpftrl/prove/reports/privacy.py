@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import version
-from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.prove.replaying import assumption_sentences, publication, run_facts, statements
-from fl_dpftrl.prove.reports import report_figures, page, settings
+from fl_dpftrl.prove.reports import page, report_figures, settings
+from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.support.text import roundings
 
 Setting = settings.Setting
@@ -135,7 +135,9 @@ def _participation(run: run_facts.RunFacts, noun: str) -> list[report_figures.Fi
   return shown
 
 
-def _losses(statement: statements.Statement, void: str | None, noun: str) -> report_figures.Figure | None:
+def _losses(
+  statement: statements.Statement, void: str | None, noun: str
+) -> report_figures.Figure | None:
   """Draws the privacy loss of actual devices; None if for publication, or without noise."""
   per_device, worst = statement.per_device, statement.worst_case.rho
   if per_device is None or not per_device.rho_histogram:

@@ -11,9 +11,9 @@ import sys
 import time
 from typing import Any
 
+from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import durable
-from fl_dpftrl.run.observers import observer
 
 BEGUN, RELEASED, FAILED, REFUSED = 'begun', 'released', 'failed', 'refused'
 

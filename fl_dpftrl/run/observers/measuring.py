@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fl_dpftrl.support import checks, metrics
 from fl_dpftrl.run.observers import observer
+from fl_dpftrl.support import checks, metrics
 from fl_dpftrl.support.text import roundings
 
 VALIDATION = 'validation/'

@@ -4,8 +4,8 @@ import datetime
 import time
 from typing import Any, TextIO
 
-from fl_dpftrl.support import checks
 from fl_dpftrl.run.observers import measuring, observer
+from fl_dpftrl.support import checks
 from fl_dpftrl.support.text import roundings
 
 _SECONDS = 30.0  # between lines of a run that is not watched

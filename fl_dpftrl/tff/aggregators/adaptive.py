@@ -14,12 +14,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.claims import adaptive_clipping, extra_coordinates
-from fl_dpftrl.tff.aggregators import secure_sums, update_bounds
+from fl_dpftrl.claims import adaptive_clipping, extra_coordinates, lattice_units
 from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.support.text import messages
+from fl_dpftrl.tff.aggregators import secure_sums, update_bounds
 
 
 class AdaptiveState(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from fl_dpftrl.mechanisms import base as strategies
-from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.mechanisms.files import documents
+from fl_dpftrl.noise import stream as streams
 from tff_inprocess import failures
 
 SECRET = ('seed', 'buffers', 'trail')

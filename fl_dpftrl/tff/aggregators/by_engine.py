@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl.tff.aggregators import placement
 from fl_dpftrl.mechanisms import base as strategies
+from fl_dpftrl.mechanisms.files import documents
 from fl_dpftrl.noise import ahead, graph, integer_rows, normals
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.mechanisms.files import documents
+from fl_dpftrl.tff.aggregators import placement
 from tff_inprocess import graphs
 
 _SNAPSHOT_ROWS = 64

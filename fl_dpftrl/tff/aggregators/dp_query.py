@@ -9,8 +9,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
-from fl_dpftrl.tff.aggregators import factories
 from fl_dpftrl.noise import stream as streams
+from fl_dpftrl.tff.aggregators import factories
 
 
 @attr.s(frozen=True)

@@ -10,17 +10,24 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.claims import adaptive_clipping, run_claim, extra_coordinates
-from fl_dpftrl.support import checks
-from fl_dpftrl.participation.accounting import arithmetics
-from fl_dpftrl.tff.aggregators import (adaptive, bound_parameters, by_engine, fixed, placement, secure_sums, update_bounds)
+from fl_dpftrl.claims import adaptive_clipping, extra_coordinates, lattice_units, run_claim
 from fl_dpftrl.mechanisms import base as strategies
-from fl_dpftrl.support.files import paths
-from fl_dpftrl.noise import randomness
-from fl_dpftrl.claims import lattice_units
-from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.mechanisms.files import documents, files
+from fl_dpftrl.noise import randomness
+from fl_dpftrl.noise import stream as streams
+from fl_dpftrl.participation.accounting import arithmetics
+from fl_dpftrl.support import checks
+from fl_dpftrl.support.files import paths
 from fl_dpftrl.support.text import messages
+from fl_dpftrl.tff.aggregators import (
+  adaptive,
+  bound_parameters,
+  by_engine,
+  fixed,
+  placement,
+  secure_sums,
+  update_bounds,
+)
 
 _OPTIONAL = ('zeroing_norm', 'noise_seed', 'noise_machines')
 _NUMBERS = ('noise_multiplier', 'clip_norm', 'report_goal', *_OPTIONAL)

@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.tff.aggregators import secure_sums, update_bounds
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.support.text import messages
+from fl_dpftrl.tff.aggregators import secure_sums, update_bounds
 
 
 class AggregatorState(NamedTuple):

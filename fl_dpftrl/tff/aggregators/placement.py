@@ -4,8 +4,8 @@ import tensorflow_federated as tff
 
 import tff_inprocess
 from fl_dpftrl.mechanisms import base as strategies
-from fl_dpftrl.noise import recurrence
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.noise import recurrence
 from tff_inprocess import memory as runtime_memory
 
 AUTO, STATE, ENGINE = 'auto', 'state', 'engine'

@@ -13,7 +13,13 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from fl_dpftrl.tff.aggregators import (bound_parameters, dp_query, expressions, factories, process_flow)
+from fl_dpftrl.tff.aggregators import (
+  bound_parameters,
+  dp_query,
+  expressions,
+  factories,
+  process_flow,
+)
 
 _PROTECTED = ('state', 'result')
 _OF_NOISE = ('row_stddev',)  # A field that only a noise state has.

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.mechanisms import base as strategies
 from fl_dpftrl.claims import lattice_units
+from fl_dpftrl.mechanisms import base as strategies
 from fl_dpftrl.support.text import messages
 from tff_inprocess import failures
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fl_dpftrl.noise import randomness
 from fl_dpftrl.claims import lattice_units
+from fl_dpftrl.noise import randomness
 
 # Squares are added up in float32 in so many terms, and their sums in float64. Those of a tensor
 # of fewer coordinates than _FEW are all added in float64, which takes fewer operations.

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from fl_dpftrl.tff.aggregators import factories
-from fl_dpftrl.participation import registry
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.rules import loss_budgets
 from fl_dpftrl.planning.simulation import scenarios
 from fl_dpftrl.support.text import messages
+from fl_dpftrl.tff.aggregators import factories
 
 
 def devices(

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.support import metrics
-from fl_dpftrl.participation.accounting import guarantees
-from fl_dpftrl.support.files import durable, mark
 from fl_dpftrl.logs import id_spellings, ledger_format
-from fl_dpftrl.run.observers import observer
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import admission, budget, continued_claims, guards, status
+from fl_dpftrl.run.observers import observer
+from fl_dpftrl.support import metrics
+from fl_dpftrl.support.files import durable, mark
 from fl_dpftrl.tff.training import checkpoints, processes
 
 CHECKPOINTS_NAME = 'checkpoints'

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.support import metrics
-from fl_dpftrl.support.files import durable, json_files
-from fl_dpftrl.run.observers import measuring, observer
 from fl_dpftrl.prove.replaying import opened_runs, publication, replays
 from fl_dpftrl.prove.reports import privacy
+from fl_dpftrl.run.observers import measuring, observer
+from fl_dpftrl.support import metrics
+from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.tff.training import loop, trained_models
 
 STATEMENT_NAME = 'privacy.json'

@@ -7,21 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tff_inprocess
-from fl_dpftrl.support import checks, metrics
-from fl_dpftrl.participation.accounting import arithmetics
-from fl_dpftrl.tff.aggregators import factories, process_check
-from fl_dpftrl.mechanisms import base
-from fl_dpftrl.support.files import paths
 from fl_dpftrl.logs import id_columns, id_spellings, unit_tables
-from fl_dpftrl.run.observers import measuring, observer, progress
-from fl_dpftrl.participation import registry
-from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation.rules import per_units
-from fl_dpftrl.prove.reports import settings
-from fl_dpftrl.planning.simulation import scenarios
+from fl_dpftrl.mechanisms import base, schemas
 from fl_dpftrl.mechanisms.files import documents, files
+from fl_dpftrl.participation import registry
+from fl_dpftrl.participation.accounting import arithmetics
+from fl_dpftrl.participation.rules import per_units
+from fl_dpftrl.planning.simulation import scenarios
+from fl_dpftrl.prove.reports import settings
+from fl_dpftrl.run.observers import measuring, observer, progress
+from fl_dpftrl.support import checks, metrics
+from fl_dpftrl.support.files import paths
 from fl_dpftrl.support.text import messages
-from fl_dpftrl.tff.training import loop, device_populations, processes, report, trained_models
+from fl_dpftrl.tff.aggregators import factories, process_check
+from fl_dpftrl.tff.training import device_populations, loop, processes, report, trained_models
 from tff_inprocess import contexts
 
 _RELEASED = 'aggregator.metrics.'  # How a process's check names what measuring.RELEASED does.

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_dpftrl.support import metrics
-from fl_dpftrl.support.files import paths
-from fl_dpftrl.run.observers import measuring
 from fl_dpftrl.prove.replaying import statements
 from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import release
+from fl_dpftrl.run.observers import measuring
+from fl_dpftrl.support import metrics
+from fl_dpftrl.support.files import paths
 
 _PLOT_NAME = 'accuracy.png'
 _POINTS = 20  # of the curve of a released metric

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.mechanisms import bands, workloads
 from fl_dpftrl.mechanisms.families import banded
-from fl_dpftrl.mechanisms import bands
 
 
 def test_coefficients_are_diagonals():

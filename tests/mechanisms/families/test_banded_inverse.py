@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from fl_dpftrl.mechanisms import sensitivities
+from fl_dpftrl.mechanisms import schemas, sensitivities
 from fl_dpftrl.mechanisms.families import banded_inverse
-from fl_dpftrl.mechanisms import schemas
 from tests import oracle
 
 

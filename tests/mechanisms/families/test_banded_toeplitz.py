@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import sensitivities, workload_error, workloads
+from fl_dpftrl.mechanisms import schemas, sensitivities, workload_error, workloads
 from fl_dpftrl.mechanisms.families import banded_toeplitz
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.sensitivities import toeplitz_columns as toeplitz_sensitivity
 from tests import drawn, oracle
 

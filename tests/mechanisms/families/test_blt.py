@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import sensitivities, workload_error, workloads
+from fl_dpftrl.mechanisms import schemas, sensitivities, workload_error, workloads
 from fl_dpftrl.mechanisms.families import blt
-from fl_dpftrl.mechanisms import schemas
 
 BLTS = {
   'plain': ([0.99, 0.5], [0.2, 0.7]),

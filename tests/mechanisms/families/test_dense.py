@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import sensitivities
+from fl_dpftrl.mechanisms import schemas, sensitivities
 from fl_dpftrl.mechanisms.families import dense, low_rank
-from fl_dpftrl.mechanisms import schemas
 
 GOOD = np.array([[1.0, 0.0], [0.5, 2.0]])
 

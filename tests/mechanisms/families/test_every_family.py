@@ -10,10 +10,15 @@ import pytest
 from hypothesis import strategies as st
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.mechanisms import sensitivities, workload_error, workloads
-from fl_dpftrl.mechanisms import base, family_registry
+from fl_dpftrl.mechanisms import (
+  base,
+  family_registry,
+  schemas,
+  sensitivities,
+  workload_error,
+  workloads,
+)
 from fl_dpftrl.mechanisms.families import dense, stamped, tree_full, tree_online
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import documents
 from tests import drawn, every_family, oracle
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.mechanisms import interlaced
+from fl_dpftrl.mechanisms.families import blt
 
 HARD = {
   'one': ([0.5], [1.0]),

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 import fl_dpftrl
-from fl_dpftrl.mechanisms import sensitivities, workload_error
-from fl_dpftrl.mechanisms import base, family_registry
+from fl_dpftrl.mechanisms import base, family_registry, schemas, sensitivities, workload_error
 from fl_dpftrl.mechanisms.families import dense, stamped
-from fl_dpftrl.mechanisms.search import search_problem
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.mechanisms.search import search_problem
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
 SCHEMA = schemas.MinSep(num_rounds=24, min_sep=5)

@@ -6,9 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import sensitivities
+from fl_dpftrl.mechanisms import schemas, sensitivities
 from fl_dpftrl.mechanisms.families import blt, dense, stamped, tree_full
-from fl_dpftrl.mechanisms import schemas
 from tests import drawn
 
 

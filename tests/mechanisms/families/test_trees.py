@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import sensitivities
+from fl_dpftrl.mechanisms import schemas, sensitivities
 from fl_dpftrl.mechanisms.families import stamped, tree_full, tree_online
-from fl_dpftrl.mechanisms import schemas
 from tests.noise import plain
 
 

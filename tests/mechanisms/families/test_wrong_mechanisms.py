@@ -8,12 +8,11 @@ import pytest
 import scipy.linalg
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.commands import main
-from fl_dpftrl.mechanisms import family_registry
+from fl_dpftrl.mechanisms import family_registry, sensitivities
 from fl_dpftrl.mechanisms.families import stamped
-from fl_dpftrl.participation.accountant import account, calibrate
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.participation.accountant import account, calibrate
 
 ROUNDS = 60
 SCHEMA = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=20)

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import sensitivities, workloads
+from fl_dpftrl.mechanisms import schemas, sensitivities, workloads
 from fl_dpftrl.mechanisms.families import banded as family
 from fl_dpftrl.mechanisms.search import banded_search
 from fl_dpftrl.mechanisms.search.search_problem import Problem
-from fl_dpftrl.mechanisms import schemas
 
 SINGLE = schemas.MinSep(num_rounds=96, max_participations=1)
 WORKLOADS = (
@@ -67,7 +66,9 @@ def test_norms(min_sep, turns):
     assert run.sum() == pytest.approx(turns)
   again, _ = banded_search.rescale(norms, scaled)
   np.testing.assert_allclose(again, scaled)
-  check_gradient(banded_search.Loss(norms, banded_search.sgd_errors(workloads.Workload(), n), 2), point)
+  check_gradient(
+    banded_search.Loss(norms, banded_search.sgd_errors(workloads.Workload(), n), 2), point
+  )
 
 
 def test_there_is_no_value_without_an_inverse():

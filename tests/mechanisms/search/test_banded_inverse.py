@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from fl_dpftrl.mechanisms import sensitivities, workloads
+from fl_dpftrl.mechanisms import schemas, sensitivities, workloads
 from fl_dpftrl.mechanisms.families import banded_inverse as family
 from fl_dpftrl.mechanisms.search import banded_inverse_search
 from fl_dpftrl.mechanisms.search.search_problem import Problem
-from fl_dpftrl.mechanisms import schemas
 
 SCHEMA = schemas.MinSep(num_rounds=60, min_sep=12, max_participations=4)
 
@@ -41,7 +40,9 @@ def test_two_bands_are_the_best_of_all(objective):
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 def test_more_bands_are_better_and_all_beat_the_square_root(objective, momentum):
   problem = Problem(SCHEMA, objective, workloads.Workload(momentum))
-  losses = [problem.loss(banded_inverse_search.optimize(problem, bands)) for bands in (1, 2, 4, 8, 16)]
+  losses = [
+    problem.loss(banded_inverse_search.optimize(problem, bands)) for bands in (1, 2, 4, 8, 16)
+  ]
   # The search bounds sensitivities by more than those that are reported.
   assert all(more < 1.02 * fewer for fewer, more in zip(losses, losses[1:]))
   assert losses[-1] < 0.6 * losses[0]
@@ -50,7 +51,9 @@ def test_more_bands_are_better_and_all_beat_the_square_root(objective, momentum)
 
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_gradient(objective):
-  log_square = banded_inverse_search._log_square(Problem(SCHEMA, objective, workloads.Workload(0.5)), 5)
+  log_square = banded_inverse_search._log_square(
+    Problem(SCHEMA, objective, workloads.Workload(0.5)), 5
+  )
   point = np.array([-0.52, -0.15, -0.1, -0.05])  # C is not monotone everywhere.
   _, grad = log_square(point)
   for i, step in enumerate(1e-6 * np.eye(4)):

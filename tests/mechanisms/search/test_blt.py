@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.mechanisms import blt_sums, schemas, workloads
 from fl_dpftrl.mechanisms.families import blt as family
-from fl_dpftrl.mechanisms import blt_sums
 from fl_dpftrl.mechanisms.search import blt_search, optimizers
 from fl_dpftrl.mechanisms.search.search_problem import Problem
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation.rules import loss_budgets
 
 MAIN = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
-optimized = functools.cache(blt_search.optimize)  # Once for each setting that several tests look at.
+optimized = functools.cache(
+  blt_search.optimize
+)  # Once for each setting that several tests look at.
 
 THOROUGH = pytest.mark.thorough  # for what another test sees at another size
 

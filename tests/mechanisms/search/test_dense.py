@@ -8,12 +8,11 @@ import pytest
 import scipy.optimize
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import sensitivities, workloads
+from fl_dpftrl.mechanisms import schemas, sensitivities, workloads
 from fl_dpftrl.mechanisms.families import blt, identity, tree_online
 from fl_dpftrl.mechanisms.families import dense as family
 from fl_dpftrl.mechanisms.search import banded_search, dense_search
 from fl_dpftrl.mechanisms.search.search_problem import Problem
-from fl_dpftrl.mechanisms import schemas
 from tests import oracle
 
 OBJECTIVES = ('rms', 'max')

@@ -3,11 +3,16 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import workloads
+from fl_dpftrl.mechanisms import schemas, workloads
 from fl_dpftrl.mechanisms.families import identity
-from fl_dpftrl.mechanisms.search import (banded_search, banded_inverse_search, blt_search, dense_search, toeplitz_search)
+from fl_dpftrl.mechanisms.search import (
+  banded_inverse_search,
+  banded_search,
+  blt_search,
+  dense_search,
+  toeplitz_search,
+)
 from fl_dpftrl.mechanisms.search.search_problem import Problem
-from fl_dpftrl.mechanisms import schemas
 
 SCHEMA = schemas.MinSep(num_rounds=96, min_sep=24)
 MOMENTUM = workloads.Workload(0.9)
@@ -60,7 +65,9 @@ def test_short_runs_are_no_worse_than_independent_noise(num_rounds, objective, c
     assert problem.loss(optimize(problem)) <= independent * (1 + 1e-9)
 
 
-@pytest.mark.parametrize('find', [banded_inverse_search.optimize, toeplitz_search.optimize, toeplitz_search.square_root])
+@pytest.mark.parametrize(
+  'find', [banded_inverse_search.optimize, toeplitz_search.optimize, toeplitz_search.square_root]
+)
 @pytest.mark.parametrize('num_bands', [0, 97])
 def test_refuses_other_numbers_of_bands(find, num_bands):
   with pytest.raises(ValueError, match=f'num_bands.*1 to 96.*{num_bands}'):

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import sensitivities, workload_error, workloads
+from fl_dpftrl.mechanisms import schemas, sensitivities, workload_error, workloads
 from fl_dpftrl.mechanisms.families import banded_toeplitz
-from fl_dpftrl.mechanisms.search import toeplitz_search, toeplitz_loss
+from fl_dpftrl.mechanisms.search import toeplitz_loss, toeplitz_search
 from fl_dpftrl.mechanisms.search.search_problem import Problem
-from fl_dpftrl.mechanisms import schemas
 
 MAIN = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 WORKLOADS = {

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import sensitivities
+from fl_dpftrl.mechanisms import schemas, sensitivities
 from fl_dpftrl.mechanisms.families import banded
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.sensitivities import gram_search
 from tests import drawn, oracle
 

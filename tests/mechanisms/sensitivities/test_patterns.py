@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import sensitivities
+from fl_dpftrl.mechanisms import schemas, sensitivities
 from fl_dpftrl.mechanisms.families import identity
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.sensitivities import patterns
 from tests import drawn, oracle
 

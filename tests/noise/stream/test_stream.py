@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.mechanisms.families import banded, dense, identity, low_rank, stamped
 from fl_dpftrl.mechanisms.families import tree_online as tree
 from fl_dpftrl.noise import graph
-from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.noise import stream as streams
 from tests import every_family, oracle
 from tests.noise import joint_law, plain

@@ -6,17 +6,15 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl.participation import accounting
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.participation.accounting import arithmetics, guarantees
-from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.logs import log_tables as log_schema
 from fl_dpftrl.logs import participation_log
-from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation import accountant
+from fl_dpftrl.mechanisms import lattice, schemas
+from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.participation import accountant, accounting
+from fl_dpftrl.participation.accounting import arithmetics, guarantees
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.run import budget
-from fl_dpftrl.mechanisms.files import files
 from tests import every_family
 from tests.noise import joint_law
 

@@ -9,13 +9,12 @@ import pytest
 from dp_accounting.pld import pld_privacy_accountant
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import sensitivities
-from fl_dpftrl.participation.accounting import gaussian, guarantees
+from fl_dpftrl.mechanisms import schemas, sensitivities
 from fl_dpftrl.mechanisms.families import banded, identity
-from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation import accountant
-from fl_dpftrl.mechanisms.sensitivities import gram_search
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.mechanisms.sensitivities import gram_search
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.accounting import gaussian, guarantees
 
 ONCE = schemas.MinSep(num_rounds=3, max_participations=1)
 

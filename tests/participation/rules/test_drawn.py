@@ -8,8 +8,8 @@ import re
 import pytest
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.mechanisms.families import banded_toeplitz as toeplitz
 from fl_dpftrl.logs import log_tables, participation_log
+from fl_dpftrl.mechanisms.families import banded_toeplitz as toeplitz
 from fl_dpftrl.participation import accountant, sampling
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.prove.reports import privacy

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.participation.accounting import arithmetics
-from fl_dpftrl.mechanisms import lattice
-from fl_dpftrl.support.files import mark
 from fl_dpftrl.logs import ledgers
+from fl_dpftrl.mechanisms import lattice
+from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.participation.counts import meter
 from fl_dpftrl.participation.rules import loss_budgets
 from fl_dpftrl.run import guards
+from fl_dpftrl.support.files import mark
 from tests import forks
 
 BLT = dpftrl.BLT([0.9, 0.4], [0.2, 0.3])

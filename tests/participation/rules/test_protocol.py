@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.mechanisms import sensitivities
-from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation.counts import seen
+from fl_dpftrl.mechanisms import schemas, sensitivities
 from fl_dpftrl.participation import promised
+from fl_dpftrl.participation.counts import seen
 from fl_dpftrl.prove.replaying import evidence
 
 BLT = dpftrl.BLT([0.9, 0.5], [0.2, 0.1])

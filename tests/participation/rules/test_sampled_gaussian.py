@@ -9,9 +9,8 @@ from dp_accounting import dp_event, privacy_accountant
 from dp_accounting.rdp import rdp_privacy_accountant
 from scipy import optimize, stats
 
-from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.participation import accountant, drawn, sampling
-from fl_dpftrl.participation.accounting import sampled_gaussian
+from fl_dpftrl.participation.accounting import gaussian, sampled_gaussian
 
 STEP = 0.02
 

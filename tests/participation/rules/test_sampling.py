@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms.families import banded, identity
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.families import banded, identity
 from fl_dpftrl.participation import accountant, drawn, sampling
 from fl_dpftrl.participation.accounting import sampled_gaussian
 from tests import oracle

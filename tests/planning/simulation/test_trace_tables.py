@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.support import memory
 from fl_dpftrl.planning.simulation import trace_tables
+from fl_dpftrl.support import memory
 
 MONDAY = 1767571200
 """2026-01-05 00:00 UTC."""

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.families import banded_toeplitz, blt, identity, lambda_cgd, tree_online
 from fl_dpftrl.prove import auditing
 from fl_dpftrl.prove.auditing import low_bits, subjects
-from fl_dpftrl.mechanisms.families import banded_toeplitz, blt, identity, lambda_cgd, tree_online
-from fl_dpftrl.mechanisms import schemas
 from tests.prove.auditing import changed
 from tests.prove.auditing.changed import DRAWS, MULTIPLIER, failed
 

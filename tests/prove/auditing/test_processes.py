@@ -5,11 +5,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.prove import auditing
-from fl_dpftrl.tff.aggregators import factories, update_bounds
-from fl_dpftrl.tff import audited_processes
-from fl_dpftrl.mechanisms.families import banded_toeplitz, identity, tree_online
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.families import banded_toeplitz, identity, tree_online
+from fl_dpftrl.prove import auditing
+from fl_dpftrl.tff import audited_processes
+from fl_dpftrl.tff.aggregators import factories, update_bounds
 
 pytestmark = pytest.mark.tff
 

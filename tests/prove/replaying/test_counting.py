@@ -9,8 +9,8 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.logs import refusals
+from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.prove.replaying import counting, device_tallies, opened_runs
 from tests.prove.replaying import in_memory

@@ -11,8 +11,8 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import log_tables as log_schema
 from fl_dpftrl.logs import participation_log
-from fl_dpftrl.prove.replaying import evidence, opened_runs
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.prove.replaying import evidence, opened_runs
 from tests import every_family
 from tests.commands import lines
 

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import strategies as st
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.commands import main
+from fl_dpftrl.logs import ledgers
+from fl_dpftrl.mechanisms import schemas, sensitivities
 from fl_dpftrl.mechanisms.families import banded, blt, identity
 from fl_dpftrl.mechanisms.families import tree_online as tree
-from fl_dpftrl.logs import ledgers
-from fl_dpftrl.participation.counts import participation_counts
-from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.prove.replaying import device_tallies, observed_losses, opened_runs, replays
 from fl_dpftrl.mechanisms.files import files
+from fl_dpftrl.participation.counts import participation_counts
+from fl_dpftrl.prove.replaying import device_tallies, observed_losses, opened_runs, replays
 from tests.prove.replaying.in_memory import log_of
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])

@@ -8,12 +8,12 @@ import pytest
 
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.commands import main
-from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.logs import log_tables
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.families import identity
+from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.prove.replaying import opened_runs, replays, statements
 from fl_dpftrl.prove.reports import privacy
-from fl_dpftrl.mechanisms.files import files
 from tests.prove.replaying.in_memory import log_of
 
 MARK = 'MARKED'

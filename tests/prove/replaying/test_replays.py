@@ -4,12 +4,11 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import sensitivities
-from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.commands import replay_text
+from fl_dpftrl.mechanisms import schemas, sensitivities
 from fl_dpftrl.mechanisms.families import banded, blt, identity
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from tests.prove.replaying.in_memory import log_of
 

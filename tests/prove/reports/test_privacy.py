@@ -9,11 +9,11 @@ import re
 import pytest
 
 from fl_dpftrl.commands import replay_text
-from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.families import blt
+from fl_dpftrl.mechanisms.files import documents
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.prove.reports import privacy
-from fl_dpftrl.mechanisms.files import documents
 from fl_dpftrl.support.text import roundings
 from tests import pages
 from tests.prove.replaying.in_memory import log_of

@@ -11,9 +11,9 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow.datasets import texts
-from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.logs import participation_log
 from fl_dpftrl.planning.simulation import trace_tables
+from fl_dpftrl.support.files import durable, paths
 from tests.commands import lines
 from tests.logs import files
 

@@ -10,9 +10,9 @@ import sys
 import numpy as np
 import pytest
 
+from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.mechanisms.families import blt, identity, lambda_cgd, tree_online
 from fl_dpftrl.noise import integer_rows, normals
-from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.run import sums
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -94,7 +94,9 @@ def test_two_processes_at_once_fill_one_cache(room):
 
 
 def test_loops_are_compiled_where_nothing_can_be_written(room):
-  (room / 'fl_dpftrl/support/kernels/__pycache__').touch()  # Not a folder, which root could write to.
+  (
+    room / 'fl_dpftrl/support/kernels/__pycache__'
+  ).touch()  # Not a folder, which root could write to.
   variables = {'HOME': os.devnull, 'XDG_CACHE_HOME': os.devnull, 'PYTHONDONTWRITEBYTECODE': '1'}
   out, err = started(room, **variables).communicate()
   assert out == '[0, 1, 0]\n'

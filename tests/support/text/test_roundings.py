@@ -6,12 +6,12 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.participation import accounting
-from fl_dpftrl.support import tables
-from fl_dpftrl.participation.accounting import arithmetics, gaussian
 from fl_dpftrl.commands import replay_text
+from fl_dpftrl.participation import accounting
+from fl_dpftrl.participation.accounting import arithmetics, gaussian
 from fl_dpftrl.prove.replaying import statements
 from fl_dpftrl.prove.reports import page
+from fl_dpftrl.support import tables
 from fl_dpftrl.support.text import roundings
 
 NUMBERS = st.floats(1e-9, 1e9)

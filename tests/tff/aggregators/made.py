@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.tff.aggregators import factories
 from fl_dpftrl.mechanisms.families import blt
+from fl_dpftrl.tff.aggregators import factories
 
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 SIZE = 30_003

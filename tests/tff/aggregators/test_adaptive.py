@@ -11,9 +11,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.tff.aggregators import adaptive, dp_query, update_bounds
-from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.claims import lattice_units
+from fl_dpftrl.mechanisms import lattice
+from fl_dpftrl.tff.aggregators import adaptive, dp_query, update_bounds
 from tests.tff.aggregators import made
 from tests.tff.aggregators.made import BLT
 
@@ -152,7 +152,12 @@ def test_a_burnt_row_keeps_the_clip_norm():
 def followed(clipping, norms, num_rounds):
   """Returns the clip norm after rounds without noise, with these norms in each."""
   rule = adaptive.Rule(
-    clipping, lattice_units.Unit.without_noise(24, 1), (clipping.group(0.0, 1),), len(norms), None, False
+    clipping,
+    lattice_units.Unit.without_noise(24, 1),
+    (clipping.group(0.0, 1),),
+    len(norms),
+    None,
+    False,
   )
   clip_norm = tf.constant(clipping.initial)
   for t in range(num_rounds):

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl.claims import adaptive_clipping
-from fl_dpftrl.tff.aggregators import adaptive, secure_sums
+from fl_dpftrl.claims import adaptive_clipping, lattice_units
+from fl_dpftrl.mechanisms import lattice, schemas
 from fl_dpftrl.mechanisms.families import banded_toeplitz
-from fl_dpftrl.mechanisms import lattice
-from fl_dpftrl.claims import lattice_units
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.tff.aggregators import adaptive, secure_sums
 
 pytestmark = pytest.mark.tff
 
@@ -52,7 +50,9 @@ def unit_of(update_stddev):
   """The units of updates whose noise has a standard deviation, and of the counts."""
   shift = lattice_units.Unit.of(NOISE_MULTIPLIER, [GROUP]).shift
   longest, count = (2.0 ** (lattice.BITS - shift) / s for s in (update_stddev, COUNT_STDDEV))
-  return lattice_units.Unit(update_stddev * 2.0**-lattice.BITS, shift, int(longest**2), (int(count),))
+  return lattice_units.Unit(
+    update_stddev * 2.0**-lattice.BITS, shift, int(longest**2), (int(count),)
+  )
 
 
 def bounded(updates, clip_norm, unit):

@@ -8,10 +8,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.claims import adaptive_clipping
-from fl_dpftrl.participation.accounting import arithmetics
-from fl_dpftrl.tff.aggregators import dp_query
 from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.noise import randomness
+from fl_dpftrl.participation.accounting import arithmetics
+from fl_dpftrl.tff.aggregators import dp_query
 from tests.tff.aggregators import made
 from tests.tff.aggregators.made import BLT
 

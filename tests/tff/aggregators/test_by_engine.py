@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl.tff.aggregators import by_engine
-from fl_dpftrl.noise import integer_rows, normals
 from fl_dpftrl.claims import lattice_units
+from fl_dpftrl.noise import integer_rows, normals
+from fl_dpftrl.tff.aggregators import by_engine
 from tests import every_family
 from tests.tff.aggregators import made
 from tests.tff.aggregators.made import BLT, SIZE, VALUE_TYPE, flat, update

@@ -7,8 +7,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from dp_accounting import pld, rdp
 
-from fl_dpftrl.tff.aggregators import dp_query
 from fl_dpftrl.mechanisms.families import tree_online
+from fl_dpftrl.tff.aggregators import dp_query
 from tests.tff.aggregators.made import BLT, make, run
 
 pytestmark = pytest.mark.tff

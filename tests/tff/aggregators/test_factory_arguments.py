@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from fl_dpftrl.tff.aggregators import factories
 from fl_dpftrl.mechanisms.families import identity
+from fl_dpftrl.tff.aggregators import factories
 
 pytestmark = pytest.mark.tff
 

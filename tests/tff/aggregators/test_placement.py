@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from fl_dpftrl.tff.aggregators import placement
 from fl_dpftrl.mechanisms.families import banded, blt, identity
+from fl_dpftrl.tff.aggregators import placement
 
 pytestmark = pytest.mark.tff
 

@@ -11,9 +11,9 @@ import pytest
 import tensorflow_federated as tff
 
 from fl_dpftrl.claims import adaptive_clipping
-from fl_dpftrl.tff.aggregators import adaptive, dp_query, factories, fixed, placement
 from fl_dpftrl.noise import graph
 from fl_dpftrl.noise import stream as streams
+from fl_dpftrl.tff.aggregators import adaptive, dp_query, factories, fixed, placement
 from fl_dpftrl.tff.training import checkpoints
 from tests import every_family, leaks
 

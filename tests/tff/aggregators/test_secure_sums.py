@@ -9,9 +9,8 @@ import tensorflow_federated as tff
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fl_dpftrl.claims import adaptive_clipping
+from fl_dpftrl.claims import adaptive_clipping, lattice_units
 from fl_dpftrl.tff.aggregators import secure_sums
-from fl_dpftrl.claims import lattice_units
 from tests.tff.aggregators import custom_sums, made
 
 pytestmark = pytest.mark.tff

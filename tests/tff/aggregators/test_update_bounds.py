@@ -8,11 +8,10 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_dpftrl.claims import adaptive_clipping
-from fl_dpftrl.tff.aggregators import update_bounds
+from fl_dpftrl.claims import adaptive_clipping, lattice_units
 from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.noise import randomness
-from fl_dpftrl.claims import lattice_units
+from fl_dpftrl.tff.aggregators import update_bounds
 
 pytestmark = pytest.mark.tff
 

@@ -10,8 +10,8 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import ledger_format, participation_log
-from fl_dpftrl.run.observers import observer
 from fl_dpftrl.planning.simulation import cohorts, populations, servers
+from fl_dpftrl.run.observers import observer
 from fl_dpftrl.tff.training import loop
 from tests.tff.training import steps
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from fl_dpftrl.run.observers import observer
 from fl_dpftrl.run import guards
+from fl_dpftrl.run.observers import observer
 from fl_dpftrl.tff.training import checkpoints, loop
 
 STEPS = ['cohort logged', 'computed', 'stored', 'published']

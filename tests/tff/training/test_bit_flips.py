@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.mechanisms.families import blt
-from fl_dpftrl.support.files import durable
 from fl_dpftrl.noise import ahead
+from fl_dpftrl.support.files import durable
 from fl_dpftrl.tff.training import checkpoints
 
 pytestmark = pytest.mark.tff

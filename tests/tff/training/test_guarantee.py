@@ -7,10 +7,10 @@ import pytest
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.participation.accounting import arithmetics, guarantees
-from fl_dpftrl.mechanisms.families import tree_online
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms.families import tree_online
 from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.accounting import arithmetics, guarantees
 from fl_dpftrl.run import admission, budget
 from tests import oracle
 

@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.support.files import mark
 from fl_dpftrl.logs import ledger_format, ledgers
 from fl_dpftrl.run.observers import observer
+from fl_dpftrl.support.files import mark
 from fl_dpftrl.tff.training import loop
 from tests import oracle
 from tests.tff.training import small_runs

@@ -9,8 +9,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.tff.aggregators import factories
 from fl_dpftrl.mechanisms.families import identity
+from fl_dpftrl.tff.aggregators import factories
 from fl_dpftrl.tff.training import processes, report
 
 pytestmark = [pytest.mark.tff, pytest.mark.usefixtures('in_process')]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.support import metrics
-from fl_dpftrl.run.observers import observer
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.run.observers import observer
+from fl_dpftrl.support import metrics
 from fl_dpftrl.tff.training import loop, report
 from tests.run import test_protocol
 from tests.tff.training import small_runs
