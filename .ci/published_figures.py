@@ -14,7 +14,7 @@ from typing import Any
 from matplotlib import ticker
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.participation import sampling
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning import candidate_sets, comparison
 from fl_dpftrl.support import style
 

@@ -27,7 +27,8 @@ import numpy as np
 from jax import flatten_util
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.participation import accountant, sampling
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning.simulation import partition
 
 ALPHABET = ' abcdefghijklmnopqrstuvwxyz.,_-~'  # The last stands for all others.

@@ -14,7 +14,7 @@ import shutil
 import central
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.participation import sampling
+from fl_dpftrl.participation.rules import sampling
 
 EPSILONS, SEEDS = (0.5, 1, 2, 4, 8, 16), (0, 1, 2, 3, 4)
 RATES, MOMENTUM = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0), 0.9

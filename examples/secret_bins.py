@@ -13,7 +13,8 @@ import sys
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms import workload_error
-from fl_dpftrl.participation import accountant, sampling
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.support import style
 
 ROUNDS, BINS, BATCH, DELTA, SAMPLES = 2052, 342, 1000, 1e-6, 10**6

@@ -13,7 +13,7 @@ from typing import Any
 from fl_dpftrl.version import __version__
 
 _LIST = pathlib.Path(__file__).with_name('__init__.pyi').read_text('utf-8')
-# The module in which a public name stands; that of a public module is the package.
+# The module in which a public name stands, or the room of a public module.
 _HOMES = {
   name: home for home, name in re.findall(r'^from (fl_dpftrl\S*) import (\w+) as', _LIST, re.M)
 }
@@ -23,11 +23,12 @@ __all__ = ['__version__', *_HOMES]
 
 def __getattr__(name: str) -> Any:
   home = _HOMES.get(name)
-  if home == __name__:
-    return importlib.import_module(f'{__name__}.{name}')
-  if home is not None:
-    return getattr(importlib.import_module(home), name)
-  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  if home is None:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  module = importlib.import_module(home)
+  if not hasattr(module, name):  # A public module.
+    importlib.import_module(f'{home}.{name}')
+  return getattr(module, name)
 
 
 def __dir__() -> list[str]:

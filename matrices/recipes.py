@@ -15,8 +15,8 @@ from fl_dpftrl.mechanisms import base
 from fl_dpftrl.mechanisms import schemas as participation
 from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.mechanisms.search import optimizers
 from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.planning import optimization
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Recipe:
   def make(self) -> base.Strategy:
     if isinstance(self.made, base.Strategy):
       return self.made
-    return optimizers.optimize(
+    return optimization.optimize(
       self.made, self.several or self.schema, objective=self.objective, **self.size
     )
 

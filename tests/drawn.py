@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fl_dpftrl.mechanisms import schemas as participation
-from fl_dpftrl.participation import sampling
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning.simulation import partition
 from tests.prove.replaying import in_memory
 

@@ -16,7 +16,8 @@ from jax import flatten_util
 import fl_dpftrl as dpftrl
 from benchmarks import runner
 from benchmarks.sides import aggregator
-from fl_dpftrl.participation import accountant, sampling
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.rules import sampling
 
 BATCH, NUM_BANDS = 256, 16
 CLIP_NORM, LEARNING_RATE, MOMENTUM = 1.0, 0.5, 0.9

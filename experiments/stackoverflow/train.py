@@ -38,7 +38,7 @@ from fl_dpftrl.support.text import messages
 
 LOCK_NAME = 'lock'
 TEMPORARY_NAME = '.temporary'
-_CHECKPOINTS_NAME = 'checkpoints'  # of `training.loop`, which is slow to load
+_CHECKPOINTS_NAME = 'checkpoints'  # of `tff.training.loop`, which is slow to load
 _LEAST_BYTES = 4 * 2**20  # of a disk, several times what TensorFlow writes
 # A full disk is no bad input: the run can be resumed once there is room.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fl_dpftrl.claims import adaptive_clipping as adaptive
-from fl_dpftrl.claims import claim_json, extra_coordinates
-from fl_dpftrl.logs import keys
+from fl_dpftrl.claims import extra_coordinates
+from fl_dpftrl.logs import claim_json, keys
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.mechanisms.files import documents, files
 from fl_dpftrl.participation import protocol, registry

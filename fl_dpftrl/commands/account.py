@@ -4,8 +4,8 @@ import argparse
 
 from fl_dpftrl.commands import flags
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.participation import accountant
-from fl_dpftrl.participation.accounting import bins, tuning
+from fl_dpftrl.participation import accountant, bins
+from fl_dpftrl.participation.accounting import tuning
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_dpftrl.mechanisms import base, schemas, workload_error, workloads
-from fl_dpftrl.participation import sampling as schemes
 from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.participation.rules import sampling as schemes
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import roundings

@@ -12,8 +12,9 @@ from fl_dpftrl.mechanisms import base, workloads
 from fl_dpftrl.mechanisms import schemas as participation
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.mechanisms.search import optimizers, search_problem
-from fl_dpftrl.participation import accountant, sampling
-from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.rules import loss_budgets, sampling
+from fl_dpftrl.planning import optimization
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
 
@@ -121,7 +122,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   start, shown = time.monotonic(), output.Progress('optimize')
 
   def optimize(schema: Any, **size: Any) -> base.Strategy:
-    return optimizers.optimize(
+    return optimization.optimize(
       args.mechanism,
       schema,
       objective=args.objective,
@@ -227,7 +228,7 @@ def _by_horizon(
   """Returns the budget, and by horizon the loss and its ratio to that of the best strategy."""
   points = []
   for schema, other in best.items():
-    horizon = search_problem.Problem(schema, args.objective, workload, budget=budget)
+    horizon = search_problem.Problem(schema, args.objective, workload, budget=budget.named)
     loss = horizon.loss(strategy)
     ratio = {'ratio_to_best': loss / horizon.loss(other)}
     points.append({'num_rounds': schema.num_rounds, f'{args.objective}_loss': loss, **ratio})

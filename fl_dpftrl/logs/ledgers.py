@@ -23,8 +23,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.claims import claim_json
-from fl_dpftrl.logs import id_columns, id_spellings, ledger_format, log_tables, refusals
+from fl_dpftrl.logs import claim_json, id_columns, id_spellings, ledger_format, log_tables, refusals
 from fl_dpftrl.support.files import durable, mark
 
 SEALED = 'a later run counted its losses, so that no round may follow'

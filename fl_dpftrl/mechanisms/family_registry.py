@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from fl_dpftrl.mechanisms import base, undoing
-from fl_dpftrl.participation import registry as participations
 
 _CHECKED_ROUNDS = 64  # of a family without parameters
 _Family = TypeVar('_Family', bound=type)
@@ -46,23 +45,7 @@ FAMILIES: Mapping[str, type[base.Strategy]] = _families
 
 
 def register(cls: _Family) -> _Family:
-  """Adds a family, or a participation, which then works wherever a built-in one does.
-
-  This is a class decorator. The class is a frozen dataclass with `family`, `strategy_matrix`
-  and `noising_matrix`; its fields are the parameters in a strategy file. It need not inherit
-  from `base.Strategy`: the defaults that it lacks are added to it. The registry belongs to the
-  process: commands in another process know the family once they have imported its module.
-
-  Args:
-    cls: the family, or a participation as `MinSep` says. A registered one of the same module and
-      name is replaced, as when a notebook defines it again.
-
-  Raises:
-    ValueError: if it is no frozen dataclass, lacks a name, C or N, has the name of another family,
-      or needs no parameters and its N does not undo its C.
-  """
-  if hasattr(cls, 'kind'):
-    return participations.register(cls)
+  """Adds a family; this is a class decorator, of which `dpftrl.register` has the conditions."""
   name = getattr(cls, 'family', None)
   if not isinstance(name, str) or not re.fullmatch('[A-Za-z][A-Za-z0-9_]*', name):
     raise ValueError(

@@ -148,7 +148,7 @@ class Cohort(NamedTuple):
 
 
 class Limited(Protocol):
-  """A mechanism that may have a last round, as every `families.base.Strategy` says."""
+  """A mechanism that may have a last round, as every `mechanisms.base.Strategy` says."""
 
   @property
   def family(self) -> str: ...

@@ -27,7 +27,7 @@ def check_objective(objective: str) -> None:
 
 
 class HasError(schemas.Limited, Protocol):
-  """The errors of a mechanism; `families.base.Strategy` has defaults for both."""
+  """The errors of a mechanism; `mechanisms.base.Strategy` has defaults for both."""
 
   def error(self, num_rounds: int, workload: workloads.Workload) -> Error: ...
 

@@ -2,7 +2,7 @@
 
 The round is a tensor there. So the rows of all rounds, or of those after which they recur, are
 tables that the graph looks up. Normals are float64, and their rounding is not proven to be exact:
-rows are on the lattice of `families.lattice`, and its theorem does not cover them.
+rows are on the lattice of `mechanisms.lattice`, and its theorem does not cover them.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Noise rows in integers, in place and chunk by chunk, from the steps of a linear noise.
 
 A row is R = A + F: A is the carried part, of normals that are read again and of buffers, computed
-in float64 and rounded; F is the fresh part. Buffers follow R. See `families.lattice`.
+in float64 and rounded; F is the fresh part. Buffers follow R. See `mechanisms.lattice`.
 """
 
 import itertools

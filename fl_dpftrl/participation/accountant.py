@@ -6,9 +6,10 @@ from typing import Any
 
 from fl_dpftrl.mechanisms import base, workload_error, workloads
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.participation import protocol, registry, sampling
+from fl_dpftrl.participation import protocol, registry
 from fl_dpftrl.participation.accounting import adjacencies, guarantees
-from fl_dpftrl.participation.accounting.batches import num_bands as num_bands
+from fl_dpftrl.participation.batches import num_bands as num_bands
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.support import checks
 
 

@@ -17,9 +17,6 @@ from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
 
-ONE, REPLACED, OPPOSITE = 'one', 'replaced', 'opposite'
-"""What neighbouring runs are told apart by; see `sampled_gaussian.epsilon`."""
-
 BATCHES, ORDERS, BINS = 16, 17, 18
 """Keys of simulated draws, by what is drawn."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from fl_dpftrl.mechanisms import base, schemas, workloads
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.mechanisms.search import optimizers
+from fl_dpftrl.planning import optimization
 from fl_dpftrl.support.text import messages
 
 # Mechanisms and strategies, or labels of these.
@@ -106,7 +107,7 @@ def _named(name: str | base.Strategy) -> Candidate:
   optimizer = optimizers.find_optimizer(mechanism)
   if optimizer is None:
     return _loaded(name)
-  find: Callable[..., base.Strategy] = functools.partial(optimizers.optimize, mechanism)
+  find: Callable[..., base.Strategy] = functools.partial(optimization.optimize, mechanism)
   if colon:
     find = functools.partial(find, **_size(name, optimizer, size))
   return Candidate(

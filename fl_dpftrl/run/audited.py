@@ -11,7 +11,7 @@ from fl_dpftrl.prove.auditing import subjects
 
 
 class Audited:
-  """Subject of an audit; see `auditing.subjects.Subject`.
+  """Subject of an audit; see `prove.auditing.subjects.Subject`.
 
   Each run has a folder and a seed of its own, which go with it. Zeros are added to a round with
   fewer updates than the report goal.

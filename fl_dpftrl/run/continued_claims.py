@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.claims import claim_json, run_claim
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.logs import claim_json
 from fl_dpftrl.mechanisms import base
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.support.files import json_files

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.participation import accountant, sampling
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.rules import sampling
 
 adapter = pytest.importorskip('fl_dpftrl.adapters.opacus', exc_type=ImportError)
 torch = pytest.importorskip('torch')

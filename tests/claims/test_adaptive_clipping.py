@@ -6,8 +6,8 @@ import re
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.claims import adaptive_clipping, claim_json
-from fl_dpftrl.logs import ledgers, participation_log
+from fl_dpftrl.claims import adaptive_clipping
+from fl_dpftrl.logs import claim_json, ledgers, participation_log
 from fl_dpftrl.prove.replaying import opened_runs, replays
 
 STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))

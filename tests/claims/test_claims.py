@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.claims import claim_json, run_claim
+from fl_dpftrl.claims import run_claim
 from fl_dpftrl.commands import replay_text
-from fl_dpftrl.logs import keys, participation_log, refusals
+from fl_dpftrl.logs import claim_json, keys, participation_log, refusals
 from fl_dpftrl.mechanisms import sensitivities
-from fl_dpftrl.participation import sampling
 from fl_dpftrl.participation.accounting import arithmetics, guarantees
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.prove.replaying import opened_runs
 from fl_dpftrl.prove.reports import privacy
 

@@ -12,8 +12,8 @@ from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import log_tables
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.participation import sampling
 from fl_dpftrl.participation.accounting import gaussian
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning.simulation import partition
 
 ROWS = {

@@ -6,9 +6,9 @@ import pathlib
 import pytest
 
 from fl_dpftrl.mechanisms import schemas, workload_error
-from fl_dpftrl.mechanisms.search import optimizers
-from fl_dpftrl.participation import sampling
 from fl_dpftrl.participation.accounting import sampled_gaussian
+from fl_dpftrl.participation.rules import sampling
+from fl_dpftrl.planning import optimization
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('amplified_bands_1024.json').read_text())
 NUM_ROUNDS = TABLE['setting']['num_rounds']
@@ -100,7 +100,7 @@ def test_multipliers_on_record(epsilon, epochs):
 )
 def test_rms_errors_on_record(num_bands):
   once = schemas.MinSep(num_rounds=NUM_ROUNDS, max_participations=1)
-  strategy = optimizers.optimize('banded', once, objective='rms', num_bands=num_bands)
+  strategy = optimization.optimize('banded', once, objective='rms', num_bands=num_bands)
   found = workload_error.error(strategy, NUM_ROUNDS).rms
   assert found == pytest.approx(RMS_ERRORS[num_bands], rel=3e-6)
 

@@ -8,7 +8,7 @@ import pytest
 
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.mechanisms.search import optimizers
+from fl_dpftrl.planning import optimization
 from tests import pages
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('losses_2052.json').read_text())
@@ -26,7 +26,7 @@ ROWS = [
 def figures_of(mechanism, objective, *size):
   """Figures of the best strategy of a size, which tests share."""
   schema = schemas.MinSep(**TABLE['setting'])
-  strategy = optimizers.optimize(mechanism, schema, objective=objective, **dict(size))
+  strategy = optimization.optimize(mechanism, schema, objective=objective, **dict(size))
   return files.describe(strategy, schema=schema).figures
 
 

@@ -9,7 +9,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms import schemas, sensitivities, workload_error
 from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.participation import sampling
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning import candidate_sets, comparison
 
 SCHEMAS = [schemas.MinSep(num_rounds=20, min_sep=b, max_participations=2) for b in (2, 5, 10)]

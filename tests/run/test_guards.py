@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import refusals
-from fl_dpftrl.participation import sampling as schemes
 from fl_dpftrl.participation.accounting import guarantees
+from fl_dpftrl.participation.rules import sampling as schemes
 from fl_dpftrl.run import admission, budget, guards
 
 BLT = dpftrl.BLT([0.9, 0.5], [0.1, 0.2])

@@ -18,8 +18,8 @@ from scipy import stats
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import ledger_format, participation_log
 from fl_dpftrl.noise import integer_rows, normals
-from fl_dpftrl.participation import sampling
 from fl_dpftrl.participation.counts import seen
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.run import guards
 from fl_dpftrl.support.files import mark
 from tests import forks

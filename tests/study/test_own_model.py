@@ -7,7 +7,7 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 import tff_inprocess
-from fl_dpftrl.participation import sampling
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning.simulation import partition
 from tests import pages
 from tests.study import linear

@@ -13,7 +13,8 @@ import time
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.participation import accountant, sampling
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.support import style
 from fl_dpftrl.support.files import durable
 from tests.study import linear

@@ -11,7 +11,7 @@ import pytest
 from fl_dpftrl.support import signals
 from fl_dpftrl.support.files import durable
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 INT, TERM, HUP = signals.SIGNALS
 
 # A program that sends itself a signal where it first imports a module, or calls a function.

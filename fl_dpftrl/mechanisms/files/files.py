@@ -205,7 +205,7 @@ def _arrays_of(path: pathlib.Path) -> set[str]:
 
 def matrices_folder() -> pathlib.Path:
   """Returns the folder of named strategies, in the package or a checkout."""
-  package = pathlib.Path(__file__).resolve().parents[1]
+  package = pathlib.Path(__file__).resolve().parents[2]
   installed = package / 'matrices'
   return installed if installed.is_dir() else package.parent / 'matrices'
 

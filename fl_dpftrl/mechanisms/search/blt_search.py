@@ -1,7 +1,7 @@
 """Optimal BLTs, for one participation schema or for several at once.
 
 The decays of C and of its inverse interlace. The search variables are the gaps between them on
-a logarithmic scale; see `families.interlaced`. A search goes over sizes, starting points, and
+a logarithmic scale; see `mechanisms.interlaced`. A search goes over sizes, starting points, and
 stages of the loss.
 """
 
@@ -15,7 +15,6 @@ import numpy as np
 from fl_dpftrl.mechanisms import blt_sums, interlaced, schemas, workloads
 from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.mechanisms.search import many_starts, search_problem
-from fl_dpftrl.participation.rules import loss_budgets
 
 MAX_BUFFERS = 8
 
@@ -82,7 +81,7 @@ class LogLoss:
     objective: str,
     workload: workloads.Workload,
     *,
-    budget: loss_budgets.LossBudget | None = None,
+    budget: tuple[int, int] | None = None,
     references: np.ndarray | float = 1.0,
     power: float = 1.0,
     query_power: float = 64.0,
@@ -90,7 +89,7 @@ class LogLoss:
     """Creates the loss for schemas of any number of rounds, at least one.
 
     Args:
-      budget: of a run without an end, which the sensitivity is of then.
+      budget: min_sep and max_participations in a run without an end; None for the schemas.
       references: reference losses, shape [schemas], or one for all.
       query_power: power of the mean over the queries that approximates the largest error with a
         learning-rate schedule.
@@ -98,7 +97,7 @@ class LogLoss:
     self._sensitivities: list[Callable[..., blt_sums.Derivatives]]
     self._sensitivities = [blt_sums.SquaredSensitivity(schema) for schema in every_schema]
     if budget is not None:
-      square = blt_sums.EndlessSquaredSensitivity(*budget.named)
+      square = blt_sums.EndlessSquaredSensitivity(*budget)
       self._sensitivities = [square] * len(every_schema)
     self._rounds = [schema.num_rounds for schema in every_schema]
     self._errors = {

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from fl_dpftrl.mechanisms import base, schemas, sensitivities, workload_error, workloads
-from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.mechanisms.sensitivities import endless
 
 Progress = Callable[[int, float], object]
 """Called with the number of steps and the loss, or the value that stands for it."""
@@ -18,10 +18,11 @@ _STEPS = 10  # The last steps, which together must gain something.
 class Problem:
   """A loss to minimise: the sensitivity under a schema times the error of a workload.
 
-  With a budget the sensitivity is that of the budget, and the schema has only the rounds of which
-  the error is.
+  With a budget, of a run without an end, the schema has only the rounds of which the error is.
 
   Attributes:
+    budget: min_sep and max_participations of the patterns that a run without an end admits; None
+      for the patterns of the schema.
     least_gain: a search ends where its last steps together lower the loss by a smaller share, or
       where it is proven this close to the least; 0 to search until nothing is gained.
   """
@@ -30,7 +31,7 @@ class Problem:
   objective: str = 'max'
   workload: workloads.Workload = workloads.Workload()
   progress: Progress | None = None
-  budget: loss_budgets.LossBudget | None = None
+  budget: tuple[int, int] | None = None
   least_gain: float = 0.0
 
   def __post_init__(self):
@@ -42,7 +43,9 @@ class Problem:
     if self.budget is None:
       sensitivity = sensitivities.sensitivity(strategy, self.schema).value
     else:
-      sensitivity = math.sqrt(self.budget.square(strategy))
+      sensitivity = strategy.endless_gram().worst_square(*self.budget).value * math.sqrt(
+        endless.SLACK
+      )
     return sensitivity * getattr(errors, self.objective)
 
   def counted(self, loss: Callable[[float], float]) -> Progress:

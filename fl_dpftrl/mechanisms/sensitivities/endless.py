@@ -13,6 +13,9 @@ import scipy
 
 from fl_dpftrl.mechanisms.sensitivities import kinds, patterns
 
+SLACK = 1.0 + 1e-8
+"""Factor on a budget of loss: else rounding refuses patterns that are as costly as the budget."""
+
 
 class Lags(NamedTuple):
   """X of a Toeplitz C, by the lag d = t − s.

@@ -38,7 +38,7 @@ def repeated(
   The sensitivity is exact if a block has room for at most two participations, or if columns of
   one block that are min_sep or more apart are orthogonal. Otherwise it is a bound.
 
-  Arguments are those of `families.base.Strategy.repeated_sensitivity`.
+  Arguments are those of `mechanisms.base.Strategy.repeated_sensitivity`.
   """
   num_rounds, min_sep = schema.num_rounds, schema.min_sep
   within = min(schema.participations, -(-block_rounds // min_sep))

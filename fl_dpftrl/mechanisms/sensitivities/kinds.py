@@ -43,7 +43,7 @@ def better(first: Sensitivity, second: Sensitivity) -> Sensitivity:
 
 
 class HasSensitivity(schemas.Limited, Protocol):
-  """A mechanism as used here; `families.base.Strategy` has defaults."""
+  """A mechanism as used here; `mechanisms.base.Strategy` has defaults."""
 
   def sensitivity(self, schema: schemas.MinSep) -> Sensitivity: ...
 

@@ -3,6 +3,9 @@
 from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.support import checks
 
+ONE, REPLACED, OPPOSITE = 'one', 'replaced', 'opposite'
+"""What neighbouring runs are told apart by; see `sampled_gaussian.epsilon`."""
+
 ZERO_OUT, REPLACE_ONE = 'zero_out', 'replace_one'
 ADD_OR_REMOVE = 'add_or_remove'
 

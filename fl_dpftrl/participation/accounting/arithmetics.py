@@ -1,7 +1,7 @@
 """The numbers that a run's releases are made of, and what they add to a guarantee.
 
 A guarantee of Gaussian noise is one of real numbers. Releases in whole numbers keep it, but for a
-longer shift: see `families.lattice` and docs/decisions/arithmetic.md.
+longer shift: see `mechanisms.lattice` and docs/decisions/arithmetic.md.
 """
 
 import dataclasses

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fl_dpftrl.participation import drawn, log_checks, registry
-from fl_dpftrl.participation.accounting import adjacencies, batches
+from fl_dpftrl.participation import batches, drawn, log_checks, registry
+from fl_dpftrl.participation.accounting import adjacencies
 from fl_dpftrl.participation.counts import participation_counts
 
 
@@ -20,12 +20,12 @@ class CyclicFixedSize(batches.Batches):
   relations: ClassVar[Mapping[str, drawn.Relation]] = {
     adjacencies.ZERO_OUT: (
       2.0,
-      drawn.REPLACED,
+      adjacencies.REPLACED,
       'an example is protected (zero-out adjacency): the run is compared with the same run in which'
       ' its updates are zeros; since another example is in the batches without it, 2 clip norms'
       ' away, it is accounted as replace-one',
     ),
-    adjacencies.REPLACE_ONE: (2.0, drawn.REPLACED, batches.SENTENCE),
+    adjacencies.REPLACE_ONE: (2.0, adjacencies.REPLACED, batches.SENTENCE),
   }
   how: ClassVar[str] = (
     'a round draws a fixed number of examples of its part without replacement, {probability:.6g} of'

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
+from fl_dpftrl.mechanisms.sensitivities import endless
 from fl_dpftrl.participation import promised, protocol, registry
 from fl_dpftrl.participation.counts import meter, participation_counts
 from fl_dpftrl.support import checks
@@ -17,7 +18,6 @@ from fl_dpftrl.support.files import json_files
 SPENT, LIFE = 'loss_budget', 'life'
 """Why a device is turned away: for this round, or for ever."""
 
-_SLACK = 1.0 + 1e-8  # Else rounding refuses patterns that are as costly as the budget.
 _HEX = 64  # digits of a digest
 _A_DECADE = 3  # horizons
 _FREE = schemas.MinSep(schemas.LAST_ROW)
@@ -100,13 +100,13 @@ class LossBudget(promised.Promised):
     """Returns B² of a strategy, as it is accounted; ValueError if it is not enough for a round."""
     gram = strategy.endless_gram()
     if self.squared is None:
-      return gram.worst_square(*self.named).value ** 2 * _SLACK
+      return gram.worst_square(*self.named).value ** 2 * endless.SLACK
     if self.squared < gram.own:
       raise ValueError(
         f'squared={self.squared:g} is below the loss {gram.own:.6g} of a single round of this'
         f' {strategy.family} strategy'
       )
-    return self.squared * _SLACK
+    return self.squared * endless.SLACK
 
   def most_participations(self, strategy: base.Strategy) -> int:
     """Returns the most rounds that a device takes part in ever, ⌊B² / X(0)⌋."""

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl.participation import drawn, log_checks, registry
-from fl_dpftrl.participation.accounting import adjacencies, batches
+from fl_dpftrl.participation import batches, drawn, log_checks, registry
+from fl_dpftrl.participation.accounting import adjacencies
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.support import checks
 
@@ -27,17 +27,17 @@ class CyclicPoisson(batches.Batches):
   relations: ClassVar[Mapping[str, drawn.Relation]] = {
     adjacencies.ADD_OR_REMOVE: (
       1.0,
-      drawn.ONE,
+      adjacencies.ONE,
       'an example is protected (add-or-remove adjacency): the run is compared with the same run of'
       ' one example more or less, and the parts of the others stay the same',
     ),
     adjacencies.ZERO_OUT: (
       1.0,
-      drawn.ONE,
+      adjacencies.ONE,
       'an example is protected (zero-out adjacency): the run is compared with the same run in which'
       ' its updates are zeros; the others are drawn without regard to it, so that it is one less',
     ),
-    adjacencies.REPLACE_ONE: (2.0, drawn.OPPOSITE, batches.SENTENCE),
+    adjacencies.REPLACE_ONE: (2.0, adjacencies.OPPOSITE, batches.SENTENCE),
   }
   how: ClassVar[str] = (
     'a round includes each example of its part independently with probability {probability:.6g},'

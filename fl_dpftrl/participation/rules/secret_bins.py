@@ -38,7 +38,7 @@ class SecretBins(drawn.Secret):
   relations: ClassVar[Mapping[str, drawn.Relation]] = {
     adjacencies.ZERO_OUT: (
       1.0,
-      drawn.ONE,
+      adjacencies.ONE,
       'what a device sends is protected (zero-out adjacency): the run is compared with the same run'
       ' in which all updates of one device are zeros, and the rounds of all others stay the same',
     )
@@ -122,14 +122,14 @@ class SecretBins(drawn.Secret):
   def guarantee(
     self, strategy: base.Strategy, noise_multiplier: float, terms: guarantees.Terms
   ) -> guarantees.Guarantee:
-    from fl_dpftrl.participation.accounting import bins
+    from fl_dpftrl.participation import bins
 
     return bins.proven(strategy, self, noise_multiplier, terms)
 
   def least_noise(
     self, strategy: base.Strategy, epsilon: float | None, rho: float | None, terms: guarantees.Terms
   ) -> guarantees.Guarantee:
-    from fl_dpftrl.participation.accounting import bins
+    from fl_dpftrl.participation import bins
 
     epsilon = drawn.target(epsilon, rho)
     start: Any = self.guarantee(strategy, 1e30, terms)

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_dpftrl.mechanisms import base, schemas
-from fl_dpftrl.participation import drawn, log_checks, protocol, registry
+from fl_dpftrl.participation import cyclic, drawn, log_checks, protocol, registry
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.counts import participation_counts
-from fl_dpftrl.participation.rules import cyclic
 from fl_dpftrl.support.files import json_files
 
 

@@ -1,6 +1,6 @@
 """Simulated batches of centralized training, and secret bins.
 
-The cohorts follow a scheme of `participations.sampling`: rounds take turns at parts of the examples
+The cohorts follow a scheme of `participation.rules.sampling`: rounds take turns at parts of the examples
 and draw within their part. They are simulated from a seed. Draws that amplify a guarantee must
 be secret, so a known or guessable seed does not amplify.
 """
@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 
 from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation import sampling
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning.simulation import cohorts, seeds
 from fl_dpftrl.support import checks
 

@@ -39,8 +39,8 @@ class Scenario:
       `trace_tables.read_traces`), or an availability of `fl_dpftrl.planning.simulation`.
     clients_per_round: number of devices chosen per round; None for 130 % of the report goal.
     dropout: fraction of the chosen devices that never report.
-    devices: other attributes of `simulation.populations.Population`, by name.
-    rounds: other attributes of `simulation.servers.Server`, by name.
+    devices: other attributes of `planning.simulation.populations.Population`, by name.
+    rounds: other attributes of `planning.simulation.servers.Server`, by name.
   """
 
   population: int

@@ -18,8 +18,16 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from fl_dpftrl.claims import claim_json, run_claim
-from fl_dpftrl.logs import layouts, ledger_format, participation_log, readers, refusals, unit_tables
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.logs import (
+  claim_json,
+  layouts,
+  ledger_format,
+  participation_log,
+  readers,
+  refusals,
+  unit_tables,
+)
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.prove.replaying import opened_runs, replays, statements
 from fl_dpftrl.support.files import durable, json_files, paths

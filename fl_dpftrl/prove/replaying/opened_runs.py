@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.claims import claim_json, run_claim
-from fl_dpftrl.logs import keys, layouts, ledger_format, participation_log, refusals, unit_tables
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.logs import (
+  claim_json,
+  keys,
+  layouts,
+  ledger_format,
+  participation_log,
+  refusals,
+  unit_tables,
+)
 from fl_dpftrl.mechanisms import base, schemas
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import registry

@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fl_dpftrl.claims import claim_json, run_claim
-from fl_dpftrl.logs import id_spellings, keys, refusals
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.logs import claim_json, id_spellings, keys, refusals
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.prove.replaying import (

@@ -1,4 +1,4 @@
-"""A hash table of whole numbers with open addressing, for `participation.seen`."""
+"""A hash table of whole numbers with open addressing, for `participation.counts.seen`."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Loops over the coordinates of updates, for `rounds.sums`, which proves the bound."""
+"""Loops over the coordinates of updates, for `run.sums`, which proves the bound."""
 
 import math
 

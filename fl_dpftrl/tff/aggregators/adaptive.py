@@ -101,7 +101,7 @@ class Rule(NamedTuple):
 
 
 def _whole(values: tf.Tensor, group: extra_coordinates.Group, norm: int) -> tf.Tensor:
-  """Returns metrics as whole numbers: `extra_coordinates.Group.integers` in TensorFlow."""
+  """Returns metrics as whole numbers: `claims.extra_coordinates.Group.integers` in TensorFlow."""
   largest = group.largest(norm)
   share = tf.cast(values, tf.float64) / tf.constant(group.bounds, tf.float64)
   share = tf.where(tf.math.is_nan(share), tf.zeros_like(share), tf.clip_by_value(share, 0.0, 1.0))

@@ -79,7 +79,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     metrics: name → public upper bound of a metric of clients, whose values are from 0 to it. A
       client then sends a pair: its update, and the metrics as float32 in the order of their sorted
       names. `build_fed_avg` builds such clients.
-    metrics_stddev: see `extra_coordinates.PrivateMetrics`.
+    metrics_stddev: see `claims.extra_coordinates.PrivateMetrics`.
     inner_factory: sums the bounded updates, which are int64 tensors; None for
       `tff.aggregators.SumFactory`. 'secure' is `tff.aggregators.SecureModularSumFactory` with the
       modulus that report_goal and the noise need, and gives the same bits; every context here

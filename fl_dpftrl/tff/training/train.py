@@ -92,8 +92,8 @@ def train(
       covers the end too.
     evaluate: weights → metrics, for metrics.csv: a mapping from names to numbers, or to mappings.
     rounds_per_evaluation: number of rounds between two evaluations.
-    observers: see the run's rounds, such as those of `fl_dpftrl.run.observers`. An error of one ends
-      the run; see `Observer`.
+    observers: see the run's rounds, such as those of `dpftrl.observers`. An error of one ends the
+      run; see `Observer`.
     setting: data, unit of privacy and name of the strategy, for the report.
     context: runs the rounds, such as what `tff_inprocess.use_machines` returns, with the seed of
       the clients' draws; None for this process.

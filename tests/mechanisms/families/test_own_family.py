@@ -14,7 +14,7 @@ from fl_dpftrl.mechanisms.families import dense, stamped
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.mechanisms.search import search_problem
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
+EXAMPLES = pathlib.Path(__file__).parents[3] / 'examples'
 SCHEMA = schemas.MinSep(num_rounds=24, min_sep=5)
 
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from fl_dpftrl.mechanisms import blt_sums, schemas, workloads
 from fl_dpftrl.mechanisms.families import blt as family
-from fl_dpftrl.mechanisms.search import blt_search, optimizers
+from fl_dpftrl.mechanisms.search import blt_search
 from fl_dpftrl.mechanisms.search.search_problem import Problem
 from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.planning import optimization
 
 MAIN = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 optimized = functools.cache(
@@ -154,7 +155,7 @@ def test_an_endless_square_and_its_gradient(min_sep, most):
 )
 def test_the_price_of_no_end_at_one_horizon(n, b, k, objective, known):
   budget = loss_budgets.LossBudget(max_participations=k, min_sep=b)
-  strategy = optimizers.optimize(
+  strategy = optimization.optimize(
     'blt', budget, horizons=(n, n), objective=objective, num_buffers=4, progress=lambda *_: None
   )
   loss = Problem(schemas.MinSep(n, b, k), objective, budget=budget).loss(strategy)
@@ -165,7 +166,7 @@ def test_the_price_of_no_end_at_one_horizon(n, b, k, objective, known):
 @pytest.mark.slow
 def test_several_horizons_cost_a_few_percent_each_decade():
   budget = loss_budgets.LossBudget(max_participations=5, min_sep=40)
-  quiet = functools.partial(optimizers.optimize, 'blt', budget, progress=lambda *_: None)
+  quiet = functools.partial(optimization.optimize, 'blt', budget, progress=lambda *_: None)
   strategy = quiet(horizons=(200, 2000), num_buffers=3)
   ratios = []
   for schema in budget.horizon_schemas((200, 2000)):
@@ -192,11 +193,11 @@ def test_several_horizons_cost_a_few_percent_each_decade():
 )
 def test_horizons_that_cannot_be(mechanism, change, message):
   with pytest.raises(ValueError, match=message):
-    optimizers.optimize(mechanism, ENDLESS, **change)
+    optimization.optimize(mechanism, ENDLESS, **change)
 
 
 def test_what_has_horizons_and_what_not():
   with pytest.raises(ValueError, match='horizons=.* are for a run without an end'):
-    optimizers.optimize('blt', MAIN, horizons=(9, 10))
+    optimization.optimize('blt', MAIN, horizons=(9, 10))
   with pytest.raises(ValueError, match='not squared'):
-    optimizers.optimize('blt', loss_budgets.LossBudget(squared=9.0), horizons=(9, 10))
+    optimization.optimize('blt', loss_budgets.LossBudget(squared=9.0), horizons=(9, 10))

@@ -9,8 +9,9 @@ import pytest
 from scipy import optimize, special, stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.participation import accountant, sampling
+from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import guarantees, tuning
+from fl_dpftrl.participation.rules import sampling
 
 
 def chances(weights):

@@ -15,7 +15,7 @@ from fl_dpftrl.prove.reports import privacy
 from fl_dpftrl.run import admission
 from tests import every_family
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 _spec = importlib.util.spec_from_file_location('own', ROOT / 'examples' / 'own_participation.py')
 own = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(own)

@@ -8,8 +8,9 @@ from dp_accounting.pld import pld_privacy_accountant
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms import sensitivities, workload_error
-from fl_dpftrl.participation import accountant, sampling
+from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import sampled_gaussian
+from fl_dpftrl.participation.rules import sampling
 
 
 def draws(**kwargs):

@@ -12,8 +12,8 @@ import pytest
 from scipy import optimize
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.participation import accountant
-from fl_dpftrl.participation.accounting import bins, bound, certified, gaussian
+from fl_dpftrl.participation import accountant, bins
+from fl_dpftrl.participation.accounting import bound, certified, gaussian
 from tests.participation.rules import adversaries
 
 HALVES = np.array([0.5, 0.5])

@@ -8,7 +8,8 @@ import pytest
 from scipy import optimize, stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.participation.accounting import bins, bound, certified, gaussian, sampled_gaussian
+from fl_dpftrl.participation import bins
+from fl_dpftrl.participation.accounting import bound, certified, gaussian, sampled_gaussian
 from tests.participation.rules import adversaries
 
 HALVES = np.array([0.5, 0.5])

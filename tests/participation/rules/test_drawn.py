@@ -10,7 +10,8 @@ import pytest
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import log_tables, participation_log
 from fl_dpftrl.mechanisms.families import banded_toeplitz as toeplitz
-from fl_dpftrl.participation import accountant, sampling
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.prove.reports import privacy
 from tests import drawn

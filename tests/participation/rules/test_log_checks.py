@@ -9,8 +9,9 @@ import pytest
 import scipy.stats
 from hypothesis import strategies as st
 
-from fl_dpftrl.participation import log_checks, sampling
+from fl_dpftrl.participation import log_checks
 from fl_dpftrl.participation.counts import participation_counts
+from fl_dpftrl.participation.rules import sampling
 from tests import drawn
 
 SIZES = dict(num_rounds=240, num_examples=2003, batch_size=50, num_parts=4)

@@ -9,8 +9,9 @@ from dp_accounting import dp_event, privacy_accountant
 from dp_accounting.rdp import rdp_privacy_accountant
 from scipy import optimize, stats
 
-from fl_dpftrl.participation import accountant, drawn, sampling
-from fl_dpftrl.participation.accounting import gaussian, sampled_gaussian
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.accounting import adjacencies, gaussian, sampled_gaussian
+from fl_dpftrl.participation.rules import sampling
 
 STEP = 0.02
 
@@ -89,7 +90,7 @@ def test_without_sampling_releases_add_up(count, delta):
 def test_whole_parts_with_replaced_examples_add_up(multiplier, probability):
   whole = gaussian.epsilon(multiplier, 1e-6)
   epsilon = sampled_gaussian.epsilon(
-    2.0 * multiplier, 1e-6, probability=probability, count=4, pair=drawn.REPLACED
+    2.0 * multiplier, 1e-6, probability=probability, count=4, pair=adjacencies.REPLACED
   )
   assert whole * (1.0 - 1e-6) <= epsilon <= whole * 1.01
 
@@ -110,7 +111,7 @@ def test_replaced_examples_are_between_poisson_and_renyi(multiplier, batch, coun
   chances = {'probability': batch / 1000, 'count': count}
   poisson, replaced = (
     sampled_gaussian.epsilon(multiplier, 1e-6, **chances, pair=p)
-    for p in (drawn.ONE, drawn.REPLACED)
+    for p in (adjacencies.ONE, adjacencies.REPLACED)
   )
   assert poisson < replaced < accountant.get_epsilon(1e-6)
 
@@ -228,7 +229,7 @@ def test_no_release_of_a_replaced_example_spends_more(pair, sample, argument, sh
       delta = max(spent)
       if delta > 1e-12:
         bound = sampled_gaussian.epsilon(
-          0.5 * sigma, delta, probability=share, count=count, pair=drawn.REPLACED
+          0.5 * sigma, delta, probability=share, count=count, pair=adjacencies.REPLACED
         )
         assert bound >= epsilon - 1e-6
 
@@ -239,7 +240,7 @@ def test_one_release_of_a_fixed_size_is_tight(batch):
   p, q = (release(fixed_size(e, batch), sigma) for e in NEIGHBOURS[0])
   delta = max(hockey_stick(p, q, epsilon), hockey_stick(q, p, epsilon))
   bound = sampled_gaussian.epsilon(
-    0.5 * sigma, delta, probability=batch / 4, count=1, pair=drawn.REPLACED
+    0.5 * sigma, delta, probability=batch / 4, count=1, pair=adjacencies.REPLACED
   )
   assert epsilon - 1e-6 <= bound <= epsilon * 1.001
 
@@ -247,7 +248,7 @@ def test_one_release_of_a_fixed_size_is_tight(batch):
 def test_the_noise_of_poisson_samples_would_not_do():
   """Neither its ε, nor that with half the multiplier, is a bound here."""
   chances = {'probability': 0.5, 'count': 10}
-  replaced = sampled_gaussian.epsilon(1.0, 1e-6, **chances, pair=drawn.REPLACED)
+  replaced = sampled_gaussian.epsilon(1.0, 1e-6, **chances, pair=adjacencies.REPLACED)
   assert replaced > 1.005 * sampled_gaussian.epsilon(1.0, 1e-6, **chances)
   assert replaced > 2.0 * sampled_gaussian.epsilon(2.0, 1e-6, **chances)
 
@@ -255,8 +256,8 @@ def test_the_noise_of_poisson_samples_would_not_do():
 @pytest.mark.parametrize('share, sigma, epsilon', [(0.3, 1.0, 0.2), (0.5, 2.0, 1.0)])
 def test_opposite_updates_are_the_worst_of_poisson_samples(share, sigma, epsilon):
   """One round over a grid of updates, and a second that follows from the first release."""
-  spent = lambda delta, count, pair=drawn.OPPOSITE, noise=0.5 * sigma: sampled_gaussian.epsilon(
-    noise, delta, probability=share, count=count, pair=pair
+  spent = lambda delta, count, pair=adjacencies.OPPOSITE, noise=0.5 * sigma: (
+    sampled_gaussian.epsilon(noise, delta, probability=share, count=count, pair=pair)
   )
   laws = {u: release([(1.0 - share, 0.0), (share, u)], sigma) for u in np.linspace(-1.0, 1.0, 9)}
   sticks = {
@@ -267,7 +268,7 @@ def test_opposite_updates_are_the_worst_of_poisson_samples(share, sigma, epsilon
   assert epsilon - 1e-6 <= spent(sticks[worst], 1) <= epsilon * 1.001
   zeroed = max(delta for pair, delta in sticks.items() if 0.0 in pair)
   assert max(zeroed, 1e-12) < 0.6 * sticks[worst]
-  assert spent(sticks[worst], 1, drawn.ONE, sigma) < 0.7 * epsilon
+  assert spent(sticks[worst], 1, adjacencies.ONE, sigma) < 0.7 * epsilon
   pairs = list(itertools.product((-1.0, 0.0, 1.0), repeat=2))
   adaptive = max(
     np.max(

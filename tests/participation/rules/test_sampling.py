@@ -9,8 +9,9 @@ import pytest
 
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.families import banded, identity
-from fl_dpftrl.participation import accountant, drawn, sampling
-from fl_dpftrl.participation.accounting import sampled_gaussian
+from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.accounting import adjacencies, sampled_gaussian
+from fl_dpftrl.participation.rules import sampling
 from tests import oracle
 
 
@@ -102,7 +103,7 @@ def test_fixed_size_counts_two_clip_norms(adjacency):
   assert found.sensitivity == 4.0
   assert found.effective_noise_multiplier == 1.5
   assert found.epsilon() == sampled_gaussian.epsilon(
-    1.5, 1e-6, probability=0.2, count=16, pair=drawn.REPLACED
+    1.5, 1e-6, probability=0.2, count=16, pair=adjacencies.REPLACED
   )
   assert found.epsilon(1e-6) == found.epsilon() < found.epsilon(1e-7)
   lines = ' '.join(found.assumptions)

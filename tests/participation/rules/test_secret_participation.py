@@ -8,7 +8,8 @@ from scipy import stats
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import main
-from fl_dpftrl.participation import registry, sampling
+from fl_dpftrl.participation import registry
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning.simulation import partition
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.prove.reports import privacy

@@ -9,8 +9,8 @@ import pytest
 import scipy.stats
 from hypothesis import strategies as st
 
-from fl_dpftrl.participation import sampling
-from fl_dpftrl.participation.rules import cyclic
+from fl_dpftrl.participation import cyclic
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning.simulation import partition
 from tests import drawn
 

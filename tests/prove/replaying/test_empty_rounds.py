@@ -8,8 +8,9 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.logs import refusals
-from fl_dpftrl.participation import accountant, sampling
+from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import gaussian
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.prove.reports import privacy
 from tests.prove.replaying.in_memory import log_of

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import log_tables as log_schema
 from fl_dpftrl.logs import participation_log
 from fl_dpftrl.mechanisms.files import files
@@ -92,8 +93,7 @@ def test_evidence_fits_and_is_private(written, folder):
   own = dpftrl.replay(run, delta=[1e-6, 1e-9], group_size=2)
   assert statement['worst_case'] == own.to_json()['worst_case']
   assert (
-    evidence.claims.Claim.from_json(json.loads((folder / 'claim.json').read_text()), STRATEGY)
-    == claim()
+    run_claim.Claim.from_json(json.loads((folder / 'claim.json').read_text()), STRATEGY) == claim()
   )
   (written / 'other').write_bytes(b'another model')
   assert wrong(folder, model=written / 'other').keys() == {'model', 'guarantee'}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.participation import sampling
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.run.observers import apart, trackers
 
 SCHEMA = dpftrl.MinSep(num_rounds=6, min_sep=2)

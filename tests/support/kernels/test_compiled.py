@@ -15,7 +15,7 @@ from fl_dpftrl.mechanisms.families import blt, identity, lambda_cgd, tree_online
 from fl_dpftrl.noise import integer_rows, normals
 from fl_dpftrl.run import sums
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 FAMILIES = {
   'identity': identity.Identity(),
   'tree_online': tree_online.TreeOnline(),

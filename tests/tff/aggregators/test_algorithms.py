@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 SPEC = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1]))
 algorithms = tff.learning.algorithms
-PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'algorithms.md'
+PAGE = pathlib.Path(__file__).parents[3] / 'docs' / 'algorithms.md'
 weighted = tff.aggregators.as_weighted_aggregator
 
 
@@ -103,7 +103,8 @@ def points(seed):
 
 
 # These take the ways of others, with another loss or rate; of those that many other tests train,
-# tests/tff/training refuses Mime Lite by the same words, and checks each unweighted process it trains.
+# tests/tff/training refuses Mime Lite by the same words, and checks each unweighted process that it
+# trains.
 LESS = {
   'build_unweighted_fed_avg', 'build_unweighted_mime_lite', 'build_weighted_fed_avg',
   'build_weighted_fed_avg_with_optimizer_schedule', 'build_mime_lite_with_optimizer_schedule',

@@ -1,4 +1,4 @@
-"""Steps of a round of `training.loop`, at which tests look at a run, pause it or kill it."""
+"""Steps of a round of `tff.training.loop`, at which tests look at a run, pause it or kill it."""
 
 from collections.abc import Callable
 

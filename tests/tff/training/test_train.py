@@ -21,7 +21,7 @@ from tests.tff_inprocess import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
+EXAMPLES = pathlib.Path(__file__).parents[3] / 'examples'
 
 
 def run(name, folder, monkeypatch, capsys):

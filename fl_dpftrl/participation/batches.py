@@ -5,9 +5,8 @@ from typing import Any, ClassVar
 
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.mechanisms.families import banded, banded_toeplitz, identity
-from fl_dpftrl.participation import drawn
+from fl_dpftrl.participation import cyclic, drawn
 from fl_dpftrl.participation.accounting import guarantees, sampled_gaussian
-from fl_dpftrl.participation.rules import cyclic
 from fl_dpftrl.support.files import json_files
 
 SENTENCE = (

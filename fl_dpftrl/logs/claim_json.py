@@ -1,4 +1,4 @@
-"""Claims as JSON: in the metadata of logs, and in files. `fl_dpftrl.claims.run_claim` computes with them."""
+"""Claims as JSON: in the metadata of logs, and in files; claims compute with them."""
 
 import hashlib
 import json

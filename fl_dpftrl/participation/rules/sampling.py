@@ -1,6 +1,6 @@
 """Schemes by which participation is drawn, by their names in flags and claims."""
 
-from fl_dpftrl.participation.accounting.batches import Batches as Batches
+from fl_dpftrl.participation.batches import Batches as Batches
 from fl_dpftrl.participation.rules.fixed_size import CyclicFixedSize as CyclicFixedSize
 from fl_dpftrl.participation.rules.poisson import CyclicPoisson as CyclicPoisson
 from fl_dpftrl.participation.rules.secret_bins import SecretBins as SecretBins

@@ -1,0 +1,1 @@
+"""Claims: all that a run promises before round 0, and what is in its releases."""

@@ -1,0 +1,1 @@
+"""Mechanisms C and N: families, sensitivities, searches, strategy files."""

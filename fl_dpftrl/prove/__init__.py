@@ -1,0 +1,1 @@
+"""Statements of what claims and logs prove, their pages, and audits of mechanisms."""

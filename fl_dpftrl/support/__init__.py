@@ -1,0 +1,1 @@
+"""Checks, files, text, tables, styles, signals and compiled loops, which know no mechanism."""

@@ -1,0 +1,1 @@
+"""TensorFlow Federated: aggregators, training, and processes as an audit runs them."""
