@@ -128,7 +128,7 @@ def test_the_reference_has_every_name():
   # A room has the name of its function.
   public = set(fl_dpftrl._HOMES) - {'study', 'observers'} | {'study.study'}
   assert public | {
-    f'observers.{name}' for name in dir(fl_dpftrl.run.observers) if name[0].isupper()
+    f'observers.{name}' for name in dir(fl_dpftrl.observers) if name[0].isupper()
   } <= set(shown)
 
 

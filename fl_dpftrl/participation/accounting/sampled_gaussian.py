@@ -175,6 +175,6 @@ def _opposite_delta(a: float, q: float, epsilons: np.ndarray) -> np.ndarray:
 
 
 def log_delta(mu: float, epsilons: np.ndarray) -> np.ndarray:
-  """Returns ln δ of a Gaussian in floating point; `participation.accounting.gaussian` has the formula."""
+  """Returns ln δ of a Gaussian in floating point; `gaussian` has the formula."""
   near, far = (scipy.special.log_ndtr(half - epsilons / mu) for half in (0.5 * mu, -0.5 * mu))
   return near + np.log(-np.expm1(np.minimum(epsilons + far - near, -1e-300)))

@@ -1,7 +1,7 @@
 """Simulated batches of centralized training, and secret bins.
 
-The cohorts follow a scheme of `participation.rules.sampling`: rounds take turns at parts of the examples
-and draw within their part. They are simulated from a seed. Draws that amplify a guarantee must
+The cohorts follow a scheme of sampling: rounds take turns at parts of the examples and draw
+within their part. They are simulated from a seed. Draws that amplify a guarantee must
 be secret, so a known or guessable seed does not amplify.
 """
 
