@@ -128,7 +128,7 @@ class Replayed(NamedTuple):
   """The result of the command: a statement, and the runs that it is of."""
 
   statement: statements.Statement
-  opened: list[opened_runs.Run]
+  opened: list[opened_runs.RecordedRun]
 
   def to_json(self) -> json_files.Object:
     """Returns the statement."""
@@ -215,7 +215,7 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
   return flags.above_budget(args, decisive.guarantee.epsilon())
 
 
-def _runs(args: argparse.Namespace) -> list[opened_runs.Run]:
+def _runs(args: argparse.Namespace) -> list[opened_runs.RecordedRun]:
   options = _opening(args)
   logs = args.runs or [args.log]
   tables = _tables(args)

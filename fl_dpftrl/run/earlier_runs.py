@@ -17,7 +17,7 @@ _ROOM = 1.0 + 1e-9
 
 
 def counted(
-  claim: run_claim.Claim, runs: Sequence[opened_runs.Run]
+  claim: run_claim.Claim, runs: Sequence[opened_runs.RecordedRun]
 ) -> tuple[run_claim.Claim, np.ndarray, np.ndarray]:
   """Returns the claim that states earlier runs, their devices, and what each of them has lost.
 
@@ -67,7 +67,7 @@ def check_given(claim: run_claim.Claim) -> None:
     raise ValueError('earlier: the claim counts runs that must be given too, as earlier=[…]')
 
 
-def seal(runs: Sequence[opened_runs.Run]) -> None:
+def seal(runs: Sequence[opened_runs.RecordedRun]) -> None:
   """Lets no round follow in earlier runs, as a later one counts what they lost so far; durably."""
   for run in runs:
     for shard in run.log.shards:
@@ -75,7 +75,7 @@ def seal(runs: Sequence[opened_runs.Run]) -> None:
 
 
 def _losses(
-  runs: Sequence[opened_runs.Run], claim: run_claim.Claim
+  runs: Sequence[opened_runs.RecordedRun], claim: run_claim.Claim
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the devices of runs, and what each has lost in units of a claim's noise multiplier."""
   num_rounds = [run.log.num_rounds for run in runs]

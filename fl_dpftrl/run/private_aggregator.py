@@ -316,7 +316,7 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
   def statement(self, delta: float | None = None) -> statements.Statement:
     """Returns what the log proves of the rounds so far."""
     log = participation_log.read_log(self._begun().log.path)
-    run = opened_runs.Run.of(log, self.strategy, self._guard.units)
+    run = opened_runs.RecordedRun.of(log, self.strategy, self._guard.units)
     return replays.replay(run, delta=self._delta(delta))
 
   def report(self, path: str | os.PathLike[str], delta: float | None = None) -> None:

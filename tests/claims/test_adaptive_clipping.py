@@ -68,7 +68,7 @@ def fixture_log(tmp_path):
 
 def test_the_log_holds_the_rule_and_replay_says_what_epsilon_covers(log):
   assert claim_json.read(log.metadata) == CLAIM.to_json()
-  stated = replays.replay(opened_runs.Run.of(log, STRATEGY), delta=1e-6)
+  stated = replays.replay(opened_runs.RecordedRun.of(log, STRATEGY), delta=1e-6)
   assert stated.void_reason is None
   (sentence,) = [s for s in stated.assumptions if 'clip norm was adaptive' in s]
   assert 'noise multiplier is that of updates and of the counts' in sentence
@@ -76,7 +76,7 @@ def test_the_log_holds_the_rule_and_replay_says_what_epsilon_covers(log):
   assert adaptive_clipping.AdaptiveClipping(**found) == RULE
   own_noise = RULE.update_noise_multiplier(8.0, 100)
   without = replays.replay(
-    opened_runs.Run.of(log, STRATEGY, noise_multiplier=own_noise), delta=1e-6
+    opened_runs.RecordedRun.of(log, STRATEGY, noise_multiplier=own_noise), delta=1e-6
   )
   assert stated.worst_case.epsilon() > without.worst_case.epsilon()
   assert 'is of a run with the noise_multiplier 8.0, not' in without.void_reason

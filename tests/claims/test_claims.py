@@ -160,17 +160,17 @@ def write(path, own):
 
 def test_other_noise_is_another_run(tmp_path, path):
   log = write(path, PLAIN)
-  assert dpftrl.replay(opened_runs.Run.of(log, BLT), delta=1e-6).void_reason is None
+  assert dpftrl.replay(opened_runs.RecordedRun.of(log, BLT), delta=1e-6).void_reason is None
   with pytest.raises(refusals.LogError, match='noise_multiplier 8.0, not 4.0'):
     dpftrl.LogWriter(path, claim(BLT, 4.0))
   unstated = write(tmp_path / 'other.parquet', None)
   with pytest.raises(ValueError, match='noise_multiplier is needed'):
-    opened_runs.Run.of(unstated, BLT)
+    opened_runs.RecordedRun.of(unstated, BLT)
 
 
 def test_a_statement_and_its_report_name_what_is_not_covered(tmp_path):
   statement = dpftrl.replay(
-    opened_runs.Run.of(write(tmp_path / 'a.parquet', FULL), BLT), delta=1e-6
+    opened_runs.RecordedRun.of(write(tmp_path / 'a.parquet', FULL), BLT), delta=1e-6
   )
   assert statement.void_reason == 'the seed is known'
   assert statement.not_private_metrics == FULL.not_private_metrics
@@ -183,7 +183,9 @@ def test_a_statement_and_its_report_name_what_is_not_covered(tmp_path):
   assert 'whoever trained stated it' in sentence
   public = statement.publishable()
   assert sentence in public.assumptions and public.not_private_metrics == ()
-  without = dpftrl.replay(opened_runs.Run.of(write(tmp_path / 'b.parquet', PLAIN), BLT), delta=1e-6)
+  without = dpftrl.replay(
+    opened_runs.RecordedRun.of(write(tmp_path / 'b.parquet', PLAIN), BLT), delta=1e-6
+  )
   assert without.not_private_metrics == ()
   assert 'metrics without the noise' not in replay_text.text(without)
 

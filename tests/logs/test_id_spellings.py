@@ -24,7 +24,7 @@ def guard(folder, participation=SCHEMA, strategy=STRATEGY):
 
 def is_read(folder):
   log = participation_log.read_log(folder / 'participation.parquet')
-  replays.replay(opened_runs.Run.of(log, STRATEGY), delta=1e-6)
+  replays.replay(opened_runs.RecordedRun.of(log, STRATEGY), delta=1e-6)
   return True
 
 

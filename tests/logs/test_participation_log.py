@@ -16,7 +16,7 @@ OWN = {'fl_dpftrl.log_version': '2', 'num_rounds': '5'}
 
 
 def refused_by_replay(paths, message):
-  run = opened_runs.Run.of(
+  run = opened_runs.RecordedRun.of(
     participation_log.read_log(paths), identity.Identity(), noise_multiplier=1.0
   )
   with pytest.raises(refusals.LogError, match=message) as raised:
@@ -139,7 +139,9 @@ def test_a_run_without_devices_beside_others(tmp_path):
         log.append(t, cohort, 0)
     logs.append(participation_log.read_log(log.path))
   assert [str(log.id_type) for log in logs] == ['null', 'int64']
-  opened = [opened_runs.Run.of(log, identity.Identity(), noise_multiplier=1.0) for log in logs]
+  opened = [
+    opened_runs.RecordedRun.of(log, identity.Identity(), noise_multiplier=1.0) for log in logs
+  ]
   assert counting.count(opened).num_devices == 2
   with log_tables.round_by_round(tmp_path / 'none.parquet', num_rounds=1) as append:
     append(0, np.array([], np.int64), 0)

@@ -230,7 +230,7 @@ def test_a_log_is_replayed_while_it_is_written(tmp_path):
     seen = []
     for _ in range(5):
       log = participation_log.read_log(path)
-      run = opened_runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
+      run = opened_runs.RecordedRun.of(log, identity.Identity(), noise_multiplier=1.0)
       statement = replays.replay(run, delta=1e-6)
       assert statement.max_participations == log.num_rounds
       assert statement.num_participations == 2 * log.num_rounds - 1

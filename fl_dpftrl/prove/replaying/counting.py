@@ -32,7 +32,7 @@ _FILE_BITS = 6  # of a hash, that choose one of 64 files
 
 
 def count(
-  runs: Sequence[opened_runs.Run],
+  runs: Sequence[opened_runs.RecordedRun],
   *,
   num_exposed: int = 1,
   local_ids: bool = False,
@@ -65,7 +65,7 @@ def count(
 
 
 def _counted(
-  runs: Sequence[opened_runs.Run],
+  runs: Sequence[opened_runs.RecordedRun],
   claims: Sequence[run_claim.Claim],
   num_exposed: int,
   *,
@@ -108,7 +108,7 @@ class Rows:
   """
 
   def __init__(
-    self, runs: Sequence[opened_runs.Run], by_unit: bool = False, local_ids: bool = False
+    self, runs: Sequence[opened_runs.RecordedRun], by_unit: bool = False, local_ids: bool = False
   ):
     self._runs, self._by_unit, self._local_ids = runs, by_unit, local_ids
     self._spellings = id_spellings.Spellings()

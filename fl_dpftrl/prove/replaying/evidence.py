@@ -219,7 +219,7 @@ def check_folder(folder: pathlib.Path) -> None:
     raise ValueError(f'evidence {str(folder)!r}: the folder that it is to be in does not exist')
 
 
-def check_run(run: opened_runs.Run) -> None:
+def check_run(run: opened_runs.RecordedRun) -> None:
   """Raises ValueError unless evidence can hold the run's log."""
   if run.from_counts:
     raise ValueError('evidence holds the log of a run, and counts were given in its place')
@@ -238,7 +238,7 @@ def _prefixes(num_runs: int) -> list[str]:
   return [''] if num_runs == 1 else [f'run-{place}-' for place in range(1, num_runs + 1)]
 
 
-def _asked(run: opened_runs.Run) -> json_files.Object:
+def _asked(run: opened_runs.RecordedRun) -> json_files.Object:
   """Returns what is needed to open a run's log again."""
   log, layout = run.log, run.log.layout
   is_stated = log.num_rounds_assumed or log.shards[0].num_rounds is not None
@@ -265,7 +265,7 @@ def _checked_asked(asked: Any) -> json_files.Object:
   return asked
 
 
-def _store_log(folder: pathlib.Path, prefix: str, run: opened_runs.Run) -> dict[str, str]:
+def _store_log(folder: pathlib.Path, prefix: str, run: opened_runs.RecordedRun) -> dict[str, str]:
   """Copies the files of a run's log; returns their paths by those of the copies."""
   originals = {}
   for number, (shard, stated) in enumerate(zip(run.log.shards, run.log.files(), strict=True), 1):
@@ -287,7 +287,7 @@ def _opened(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> part
   return participation_log.read_log(logs, num_rounds=entry['num_rounds'], layout=layout)
 
 
-def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> opened_runs.Run:
+def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> opened_runs.RecordedRun:
   """Opens a run; ValueError unless log, strategy and claim fit together."""
   log = _opened(folder, prefix, entry)
   strategy = files.load_strategy(folder / f'{prefix}{files.NAME}')
@@ -295,14 +295,16 @@ def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> opened_
   claim = run_claim.Claim.from_json(document, strategy)
   units = folder / f'{prefix}{UNITS}'
   table = unit_tables.opened(units, log.layout.first_round) if units.exists() else None
-  run = opened_runs.Run(log=log, claim=claim, stated=claim_json.read(log.metadata), units=table)
+  run = opened_runs.RecordedRun(
+    log=log, claim=claim, stated=claim_json.read(log.metadata), units=table
+  )
   for sentence in replays.against_log(run):
     raise ValueError(f'{prefix}{run_claim.NAME}: {sentence}')
   return run
 
 
 def _replayed(
-  runs: Sequence[opened_runs.Run], asked: json_files.Object, progress: Progress
+  runs: Sequence[opened_runs.RecordedRun], asked: json_files.Object, progress: Progress
 ) -> statements.Statement:
   options = {
     'delta': asked['deltas'],

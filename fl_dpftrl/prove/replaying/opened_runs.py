@@ -33,7 +33,7 @@ _LOG = 'participation.'
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Run:
+class RecordedRun:
   """A log with the claim of its run.
 
   Attributes:
@@ -161,7 +161,7 @@ class Run:
     strategy: base.Strategy,
     units: unit_tables.UnitTable | None = None,
     **said: Any,
-  ) -> 'Run':
+  ) -> 'RecordedRun':
     """Returns the run of a log; `said` has attributes of the claim, None for those of the log."""
     path = log.path
     try:
@@ -182,16 +182,16 @@ class Run:
     return cls(log=log, claim=claim, stated=stated, units=units)
 
 
-Given = Run | str | os.PathLike[str]
+Given = RecordedRun | str | os.PathLike[str]
 
 
-def opened(runs: Given | Sequence[Given]) -> list[Run]:
+def opened(runs: Given | Sequence[Given]) -> list[RecordedRun]:
   """Returns one run or several, each opened."""
-  every = [runs] if isinstance(runs, (Run, str, os.PathLike)) else runs
-  return [run if isinstance(run, Run) else open_run(run) for run in every]
+  every = [runs] if isinstance(runs, (RecordedRun, str, os.PathLike)) else runs
+  return [run if isinstance(run, RecordedRun) else open_run(run) for run in every]
 
 
-def together(runs: Given | Sequence[Given], *, local_ids: bool = False) -> list[Run]:
+def together(runs: Given | Sequence[Given], *, local_ids: bool = False) -> list[RecordedRun]:
   """Returns runs of one population, opened, as they are accounted together.
 
   A schema that the log of one run states is left out where another run has none. Schemes by which
@@ -225,14 +225,14 @@ def together(runs: Given | Sequence[Given], *, local_ids: bool = False) -> list[
   return [_charged(run, places) for run in runs]
 
 
-def _without_recorded_schemas(runs: Sequence[Run]) -> list[Run]:
+def _without_recorded_schemas(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
   without = lambda run: dataclasses.replace(run.claim, participation=None)
   return [
     dataclasses.replace(run, claim=without(run)) if run.schema_in_log else run for run in runs
   ]
 
 
-def _check_ids(runs: Sequence[Run]) -> None:
+def _check_ids(runs: Sequence[RecordedRun]) -> None:
   """Raises an error unless the ids of devices, and those of units, are of one kind in all runs."""
   logs = [run.log for run in runs if run.log.id_type != pa.null()]
   for log in logs:
@@ -245,7 +245,7 @@ def _check_ids(runs: Sequence[Run]) -> None:
     raise ValueError('units must have ids of one type in all runs')
 
 
-def _charged(run: Run, places: Mapping[str, int]) -> Run:
+def _charged(run: RecordedRun, places: Mapping[str, int]) -> RecordedRun:
   """Returns a run with the places of its earlier runs, by the digests of all."""
   earlier = getattr(run.claim.participation, 'earlier', ())
   charged = tuple(places[digest] for digest in earlier if digest in places)
@@ -266,7 +266,7 @@ def open_run(
   missing: str | None = None,
   units: unit_tables.Given | None = None,
   from_counts: str | os.PathLike[str] | None = None,
-) -> Run:
+) -> RecordedRun:
   """Opens a run by its folder, by its participation log, or by counts of it.
 
   A run's folder has its log, `participation.*`, and strategy.json. A log that states no claim, such
@@ -308,7 +308,7 @@ def open_run(
       strategy=strategy, noise_multiplier=noise_multiplier, participation=schema
     )
     log, tally, owners = counted.read(from_counts, claim, num_rounds, missing)
-    return Run(log=log, claim=claim, tally=tally, units=owners)
+    return RecordedRun(log=log, claim=claim, tally=tally, units=owners)
   if logs is None:
     raise ValueError('logs is needed: a log, or the folder of a run; or from_counts')
   table = None if units is None else unit_tables.opened(units, first_round)
@@ -322,7 +322,9 @@ def open_run(
   log = participation_log.read_log(logs, num_rounds=num_rounds, layout=where)
   if folder is not None:
     return _run_of_folder(folder, log, strategy, table)
-  return Run.of(log, strategy, table, noise_multiplier=noise_multiplier, participation=schema)
+  return RecordedRun.of(
+    log, strategy, table, noise_multiplier=noise_multiplier, participation=schema
+  )
 
 
 def _log_path(folder: pathlib.Path) -> pathlib.Path:
@@ -345,18 +347,18 @@ def _run_of_folder(
   log: participation_log.Log,
   strategy: base.Strategy,
   units: unit_tables.UnitTable | None,
-) -> Run:
+) -> RecordedRun:
   """Returns the run of a folder; ValueError for a claim.json that is not that of its log."""
   path, stated = folder / run_claim.NAME, claim_json.read(log.metadata)
   if stated is not None:
     if path.exists():
       claim_json.check_file(path, stated, log.metadata.get(keys.RUN_KEY))
-    return Run.of(log, strategy, units)
+    return RecordedRun.of(log, strategy, units)
   if not path.exists():
     raise ValueError(f'{path} is missing, and the log does not state its claim')
   try:
     claim = run_claim.Claim.from_json(claim_json.read_file(path)[0], strategy)
-    return Run(log=log, claim=claim, units=units)
+    return RecordedRun(log=log, claim=claim, units=units)
   except ValueError as e:
     raise ValueError(f'{path}: {e}') from e
 

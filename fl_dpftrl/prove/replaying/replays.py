@@ -114,7 +114,7 @@ def replay(
   )
 
 
-def against_log(run: opened_runs.Run) -> Iterator[str]:
+def against_log(run: opened_runs.RecordedRun) -> Iterator[str]:
   """Yields what was said of a run against its log, but for schemas that allow more."""
   stated = run.stated
   if stated is None:
@@ -134,7 +134,7 @@ def against_log(run: opened_runs.Run) -> Iterator[str]:
 
 
 def _planned(
-  runs: Sequence[opened_runs.Run],
+  runs: Sequence[opened_runs.RecordedRun],
   facts: Sequence[run_facts.RunFacts],
   tally: device_tallies.Tally,
   observed: guarantees.Guarantee | None,
@@ -178,7 +178,7 @@ def _planned(
 
 
 def _facts(
-  run: opened_runs.Run,
+  run: opened_runs.RecordedRun,
   counts: participation_counts.DeviceCounts,
   device_counts: participation_counts.DeviceCounts,
 ) -> run_facts.RunFacts:

@@ -123,7 +123,7 @@ def _log(path, found=None):
   log_schema.write_log(
     path, rounds=[0, 5, 9], device_ids=['a', 'a', 'b'], num_rounds=12, metadata=claim.to_metadata()
   )
-  return opened_runs.Run.of(participation_log.read_log(path), strategy)
+  return opened_runs.RecordedRun.of(participation_log.read_log(path), strategy)
 
 
 def test_a_log_states_it_and_a_statement_has_its_figures(path):

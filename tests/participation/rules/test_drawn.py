@@ -24,7 +24,7 @@ SHUFFLED = ('shuffled', 'shuffled_once')
 
 
 def run_of(log, strategy=STRATEGY, scheme=SCHEMES['poisson'], noise_multiplier=3.0, **kwargs):
-  return opened_runs.Run.of(
+  return opened_runs.RecordedRun.of(
     log, strategy, noise_multiplier=noise_multiplier, participation=scheme, **kwargs
   )
 

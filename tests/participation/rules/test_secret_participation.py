@@ -24,7 +24,9 @@ def cohorts():
 
 
 def stated(rounds, scheme=SCHEME, **kwargs):
-  run = opened_runs.Run.of(drawn.log_of(rounds), BLT, noise_multiplier=4.0, participation=scheme)
+  run = opened_runs.RecordedRun.of(
+    drawn.log_of(rounds), BLT, noise_multiplier=4.0, participation=scheme
+  )
   return replays.replay(run, **{'delta': 1e-6, **kwargs})
 
 
@@ -156,7 +158,9 @@ def test_what_is_not_bounded_is_refused(options, words):
 
 
 def test_runs_that_share_bins_do_not_compose():
-  run = opened_runs.Run.of(drawn.log_of(cohorts()), BLT, noise_multiplier=4.0, participation=SCHEME)
+  run = opened_runs.RecordedRun.of(
+    drawn.log_of(cohorts()), BLT, noise_multiplier=4.0, participation=SCHEME
+  )
   with pytest.raises(ValueError, match='sampling is for one run'):
     replays.replay([run, run], delta=1e-6)
 

@@ -21,7 +21,7 @@ CLAIM = run_claim.Claim(strategy=blt.BLT([0.99, 0.7], [0.1, 0.3]), noise_multipl
 def counted(*tables, num_rounds=100, **options):
   tables = [table.select(['round', 'device_id']) for table in tables]
   logs = [in_memory.log_of_table(table, num_rounds) for table in tables]
-  return counting.count([opened_runs.Run(log=log, claim=CLAIM) for log in logs], **options)
+  return counting.count([opened_runs.RecordedRun(log=log, claim=CLAIM) for log in logs], **options)
 
 
 def random_rows(seed, as_text, num_rounds=100, devices=500):

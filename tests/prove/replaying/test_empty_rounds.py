@@ -54,7 +54,9 @@ def test_a_sampled_run_of_empty_batches_has_the_epsilon_of_its_scheme(tmp_path):
 @pytest.mark.parametrize('name', ['fixed_size', 'shuffled', 'shuffled_once'])
 def test_batches_of_one_size_are_never_empty(name):
   scheme = sampling.BATCHES[name](num_rounds=ROUNDS, num_examples=100, batch_size=5)
-  run = opened_runs.Run.of(log_of([], ROUNDS), STRATEGY, noise_multiplier=2.0, participation=scheme)
+  run = opened_runs.RecordedRun.of(
+    log_of([], ROUNDS), STRATEGY, noise_multiplier=2.0, participation=scheme
+  )
   drawn = replays.replay(run, delta=1e-6).drawn
   assert not drawn.holds and drawn.guarantee.void_reason
 

@@ -284,7 +284,7 @@ def test_evidence_of_families_holds_what_follows(name, tmp_path):
   strategy = every_family.example(name, NUM_ROUNDS)
   own = claim(strategy=strategy, participation=None)
   log = write_log(tmp_path / 'log.parquet', own=own)
-  run = opened_runs.Run.of(participation_log.read_log(log), strategy)
+  run = opened_runs.RecordedRun.of(participation_log.read_log(log), strategy)
   dpftrl.write_evidence(tmp_path / 'evidence', run, delta=1e-6)
   assert dpftrl.verify(tmp_path / 'evidence').passed
   path = tmp_path / 'evidence' / files.NAME

@@ -38,7 +38,7 @@ def drawn_runs(draw):
       ]
     )
   )
-  run = opened_runs.Run.of(
+  run = opened_runs.RecordedRun.of(
     log_of(sorted(rows), num_rounds), strategy, noise_multiplier=draw(st.floats(0.5, 8.0))
   )
   return run, rows
@@ -97,8 +97,8 @@ def test_what_occurred_equals_brute_force(drawn, group_size):
 
 def test_runs_compose():
   rows = [(0, 'a'), (4, 'a'), (1, 'b')]
-  one = opened_runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=2.0)
-  other = opened_runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=5.0)
+  one = opened_runs.RecordedRun.of(log_of(rows, 6), BLT, noise_multiplier=2.0)
+  other = opened_runs.RecordedRun.of(log_of(rows, 6), BLT, noise_multiplier=5.0)
   alone = [replays.replay(run, delta=1e-6) for run in (one, other)]
   both = replays.replay([one, other], delta=1e-6)
   parts = [(s.worst_case, s.observed) for s in alone]
@@ -114,7 +114,9 @@ def test_runs_compose():
 @pytest.mark.parametrize('multipliers', [[0.0], [2.0, 0.0]])
 def test_without_noise_even_in_one_run_nothing_is_guaranteed(multipliers):
   log = log_of([(0, 'a')], 3)
-  given = [opened_runs.Run.of(log, BLT, noise_multiplier=multiplier) for multiplier in multipliers]
+  given = [
+    opened_runs.RecordedRun.of(log, BLT, noise_multiplier=multiplier) for multiplier in multipliers
+  ]
   statement = replays.replay(given, delta=[1e-6, 1e-9])
   for part in statement.parts:
     assert part.guarantee.rho == part.guarantee.epsilon() == math.inf
@@ -191,7 +193,7 @@ def test_a_lower_bound_is_no_guarantee_for_a_group_either(monkeypatch, group_siz
   log = log_of([(0, 'a'), (4, 'a')], 8)
   bound = sensitivities.Sensitivity(1e-3, sensitivities.LOWER_BOUND)
   monkeypatch.setattr(identity.Identity, 'sensitivity', lambda self, schema: bound)
-  run = opened_runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
+  run = opened_runs.RecordedRun.of(log, identity.Identity(), noise_multiplier=1.0)
   with pytest.raises(ValueError, match='lower_bound'):
     replays.replay(run, delta=1e-6, group_size=group_size)
 

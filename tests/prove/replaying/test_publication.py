@@ -133,7 +133,7 @@ def test_a_new_field_is_not_published_by_itself():
     def to_json(self):
       return {**super().to_json(), 'brand_new': self.brand_new}
 
-  run = opened_runs.Run.of(log_of(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
+  run = opened_runs.RecordedRun.of(log_of(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
   whole = Longer(**vars(replays.replay(run, delta=1e-6)), brand_new=MARK)
   setting = privacy.Setting(
     run=MARK,

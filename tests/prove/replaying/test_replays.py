@@ -20,7 +20,9 @@ def ones(num_rounds):
 
 
 def replayed(log, strategy, *, noise_multiplier, declared=None, **kwargs):
-  run = opened_runs.Run.of(log, strategy, noise_multiplier=noise_multiplier, participation=declared)
+  run = opened_runs.RecordedRun.of(
+    log, strategy, noise_multiplier=noise_multiplier, participation=declared
+  )
   return replays.replay(run, **kwargs)
 
 
@@ -104,7 +106,7 @@ def test_declared_is_a_min_sep_of_rounds_that_the_run_could_have(declared, messa
 
 def test_whatever_may_have_followed_releases_is_among_the_assumptions():
   planned = schemas.MinSep(num_rounds=20)
-  run = opened_runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=planned)
+  run = opened_runs.RecordedRun.of(LOG, BLT, noise_multiplier=3.0, participation=planned)
   told = ' '.join(replays.replay(run, delta=1e-6).assumptions)
   for words in (
     'worst case and observed assume that neither participation nor the end of the run depended',
@@ -112,15 +114,15 @@ def test_whatever_may_have_followed_releases_is_among_the_assumptions():
     'all 20 declared rounds: it holds whatever decided who took part and the end of the run',
   ):
     assert words in told
-  plain = opened_runs.Run.of(LOG, BLT, noise_multiplier=3.0)
+  plain = opened_runs.RecordedRun.of(LOG, BLT, noise_multiplier=3.0)
   told = ' '.join(replays.replay([plain, plain], delta=1e-6).assumptions)
   assert 'which runs there were, and their strategies, noise and schemas, did not depend' in told
   assert 'declared' not in told
 
 
 def test_declared_is_given_for_each_run_or_for_none():
-  run = opened_runs.Run.of(LOG, BLT, noise_multiplier=3.0)
-  other = opened_runs.Run.of(
+  run = opened_runs.RecordedRun.of(LOG, BLT, noise_multiplier=3.0)
+  other = opened_runs.RecordedRun.of(
     LOG, BLT, noise_multiplier=3.0, participation=schemas.MinSep(num_rounds=12)
   )
   with pytest.raises(ValueError, match='declared must be given for each run, or for none'):
@@ -150,7 +152,7 @@ def test_the_min_sep_of_several_runs_is_that_of_the_pair_beside_it():
   """Run 1 has fewer rounds than the closest pair of run 2 is apart, and no device twice."""
   short = log_of([(0, 'a'), (1, 'b')], num_rounds=3)
   long = log_of([(2, 'c'), (9, 'c')], num_rounds=12)
-  run = lambda log: opened_runs.Run.of(log, BLT, noise_multiplier=3.0)
+  run = lambda log: opened_runs.RecordedRun.of(log, BLT, noise_multiplier=3.0)
   once = replays.replay([run(long), run(short)], delta=1e-6)
   assert once.min_sep == 3 and once.to_json()['witness'] is None
   assert 'min-sep b           3  (no device took part twice in run 2)' in replay_text.text(once)

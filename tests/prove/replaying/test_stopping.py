@@ -34,7 +34,7 @@ BLT = Mechanism([0.9, 0.5], [0.1, 0.2], 2.0, 5)
 def statement_of(mechanism, num_rounds):
   """Returns what is printed of a run of a device that took part whenever it could."""
   rows = [(t, 'a') for t in range(0, num_rounds, mechanism.min_sep)]
-  run = opened_runs.Run.of(
+  run = opened_runs.RecordedRun.of(
     log_of(rows, num_rounds),
     mechanism.strategy,
     noise_multiplier=mechanism.noise_multiplier,

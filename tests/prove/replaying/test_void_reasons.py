@@ -32,25 +32,29 @@ def recorded(**stated):
 
 def test_a_log_of_another_run_guarantees_nothing():
   log = log_with(recorded(clip_norm=1.0))
-  run = opened_runs.Run.of(log, BLT, noise_multiplier=2.0)
+  run = opened_runs.RecordedRun.of(log, BLT, noise_multiplier=2.0)
   assert replays.replay(run, delta=1e-6).void_reason is None
-  stated = replays.replay(opened_runs.Run.of(log, TREE, noise_multiplier=5.0), delta=1e-6)
+  stated = replays.replay(opened_runs.RecordedRun.of(log, TREE, noise_multiplier=5.0), delta=1e-6)
   for words in ('noise_multiplier 2.0, not 5.0', 'strategy {"family": "blt"'):
     assert words in stated.void_reason
   assert any('THE GUARANTEE IS VOID' in line for line in stated.assumptions)
 
 
 def test_a_log_that_records_nothing_leaves_all_to_whoever_replays():
-  stated = replays.replay(opened_runs.Run.of(log_with({}), BLT, noise_multiplier=2.0), delta=1e-6)
+  stated = replays.replay(
+    opened_runs.RecordedRun.of(log_with({}), BLT, noise_multiplier=2.0), delta=1e-6
+  )
   assert stated.void_reason is None
   assert any('whoever replays' in s and 'noise multiplier' in s for s in stated.assumptions)
-  own = replays.replay(opened_runs.Run.of(log_with(recorded()), BLT), delta=1e-6)
+  own = replays.replay(opened_runs.RecordedRun.of(log_with(recorded()), BLT), delta=1e-6)
   assert not any('whoever replays' in s for s in own.assumptions)
 
 
 def test_rounds_of_a_recorded_run_are_not_counted_from_elsewhere():
   log = dataclasses.replace(log_with(recorded()), layout=layouts.Layout(first_round=2))
-  assert 'counted from 2' in replays.replay(opened_runs.Run.of(log, BLT), delta=1e-6).void_reason
+  assert (
+    'counted from 2' in replays.replay(opened_runs.RecordedRun.of(log, BLT), delta=1e-6).void_reason
+  )
 
 
 @pytest.mark.parametrize('n', [NUM_ROUNDS, 40])
@@ -67,12 +71,14 @@ def test_a_declared_schema_that_allows_less_than_the_recorded_one_is_void(n):
     *([(n - 1, 2, 5, True)] if n > NUM_ROUNDS else []),
   ):
     declared = dpftrl.MinSep(num_rounds=rounds, min_sep=min_sep, max_participations=most)
-    stated = replays.replay(opened_runs.Run.of(log, BLT, participation=declared), delta=1e-6)
+    stated = replays.replay(
+      opened_runs.RecordedRun.of(log, BLT, participation=declared), delta=1e-6
+    )
     assert (stated.void_reason is not None) == void
     if void:
       assert 'at least 2 apart' in stated.void_reason
     else:
-      own = replays.replay(opened_runs.Run.of(log, BLT), delta=1e-6)
+      own = replays.replay(opened_runs.RecordedRun.of(log, BLT), delta=1e-6)
       assert stated.declared.guarantee.epsilon() >= own.declared.guarantee.epsilon()
 
 
@@ -97,12 +103,12 @@ def test_evidence_of_a_guard_s_log_with_other_noise_fails_at_its_claim(guarded):
 def test_a_schema_in_place_of_a_recorded_loss_budget_is_void():
   log = log_with(recorded(participation=dpftrl.LossBudget(max_participations=9, min_sep=1)))
   declared = dpftrl.MinSep(NUM_ROUNDS)
-  stated = replays.replay(opened_runs.Run.of(log, BLT, participation=declared), delta=1e-6)
+  stated = replays.replay(opened_runs.RecordedRun.of(log, BLT, participation=declared), delta=1e-6)
   assert 'only while its loss' in stated.void_reason
 
 
 def test_a_schema_in_place_of_recorded_draws_is_void():
   log = log_with(recorded(participation=dpftrl.SecretBins(NUM_ROUNDS, 2)))
   declared = dpftrl.MinSep(NUM_ROUNDS)
-  stated = replays.replay(opened_runs.Run.of(log, BLT, participation=declared), delta=1e-6)
+  stated = replays.replay(opened_runs.RecordedRun.of(log, BLT, participation=declared), delta=1e-6)
   assert 'participation was drawn, and it was said to keep to a schema' in stated.void_reason

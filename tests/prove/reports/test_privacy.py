@@ -84,7 +84,7 @@ def filed(stated, *files):
 
 def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, noise=(), **kwargs):
   declared = min_sep and schemas.MinSep(num_rounds=log.num_rounds, min_sep=min_sep)
-  run = opened_runs.Run.of(
+  run = opened_runs.RecordedRun.of(
     log, BLT, noise_multiplier=noise_multiplier, participation=declared, **dict(noise)
   )
   return filed(replays.replay(run, delta=deltas, **kwargs), FILE)
@@ -130,7 +130,9 @@ def test_figures_are_the_statements(tmp_path, deltas):
 def test_the_headline_of_an_unfinished_run_is_what_was_declared(published):
   """Rounds that follow add to the worst case, so that it promises nothing while they may."""
   log = log_of([(0, 'a'), (2, 'b')], 3)
-  run = opened_runs.Run.of(log, BLT, noise_multiplier=3.0, participation=schemas.MinSep(200, 2))
+  run = opened_runs.RecordedRun.of(
+    log, BLT, noise_multiplier=3.0, participation=schemas.MinSep(200, 2)
+  )
   stated = filed(replays.replay(run, delta=1e-6), FILE)
   assert stated.declared.guarantee.epsilon() > 3 * stated.worst_case.epsilon()
   page = (public if published else report)(stated)
@@ -158,7 +160,7 @@ def test_the_headline_is_the_worst_case_where_no_round_may_follow_or_nothing_els
 ):
   schema = min_sep and schemas.MinSep(rounds, min_sep)
   stated = replays.replay(
-    opened_runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=schema), delta=1e-6
+    opened_runs.RecordedRun.of(LOG, BLT, noise_multiplier=3.0, participation=schema), delta=1e-6
   )
   assert stated.headline is stated.parts[0]
   assert report(filed(stated, FILE)).figures[0][0] == 'worst_case.epsilon'
@@ -281,7 +283,9 @@ def test_publication_tells_nothing_of_single_devices(several):
   rows = [(d % 20 + 23 * again, f'SECRET{d:05}') for d in range(1009) for again in range(1 + d % 4)]
   log = log_of(rows, 97, warnings=('rows <may> be missing',))
   declared = schemas.MinSep(num_rounds=97, min_sep=30)
-  run = opened_runs.Run.of(log, BLT, noise_multiplier=3.0, report_goal=50, participation=declared)
+  run = opened_runs.RecordedRun.of(
+    log, BLT, noise_multiplier=3.0, report_goal=50, participation=declared
+  )
   whole = replays.replay([run, run] if several else run, delta=[1e-6, 1e-9])
   whole = filed(whole, *[{'name': 'crowd.parquet', 'sha256': 'cd' * 32}] * len(whole.runs))
   given = dict(population=765_432, clipped_count=54_321, zeroed_count=65_431, rejected_count=76_541)
@@ -345,7 +349,10 @@ def test_each_guarantee_is_beside_its_assumptions(plain):
 def test_several_runs_of_which_one_broke_its_word():
   schema = lambda b: schemas.MinSep(num_rounds=12, min_sep=b)
   stated = replays.replay(
-    [opened_runs.Run.of(LOG, BLT, noise_multiplier=3.0, participation=schema(b)) for b in (2, 5)],
+    [
+      opened_runs.RecordedRun.of(LOG, BLT, noise_multiplier=3.0, participation=schema(b))
+      for b in (2, 5)
+    ],
     delta=1e-6,
   )
   words = report(stated).text
