@@ -6,15 +6,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from fl_dpftrl.claims import adaptive_clipping, extra_coordinates, run_claim
 from fl_dpftrl.claims.lattice_units import checked
-from fl_dpftrl.logs import id_columns, ledger_format, participation_log, unit_tables
+from fl_dpftrl.logs import id_columns, unit_tables
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.participation import accounting, registry
-from fl_dpftrl.participation.accounting import arithmetics, gaussian
-from fl_dpftrl.prove.replaying import opened_runs, publication, replays, statements
+from fl_dpftrl.participation import registry
+from fl_dpftrl.participation.accounting import arithmetics
+from fl_dpftrl.prove.replaying import opened_runs
 from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import (
   admission,
@@ -22,11 +20,11 @@ from fl_dpftrl.run import (
   budget,
   continued_claims,
   guards,
+  live_run,
   noise_rows,
   private_round,
   release,
   released,
-  status,
   structures,
   sums,
 )
@@ -38,7 +36,7 @@ from fl_dpftrl.support.text import messages
 NOISE_NAME = 'noise'
 
 
-class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
+class PrivateAggregator(live_run.LiveRun):
   """Releases (sum of bounded updates + row t of N·Z) / report_goal in round t, to any loop.
 
       with aggregator.round(device_ids) as round_:
@@ -115,10 +113,9 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
     strategy = files.resolved(strategy)
     if participation is not None:
       registry.check(participation)
-    self.strategy, self.participation, self.exact_metrics = strategy, participation, ()
-    self.is_drawn = participation is not None and participation.is_drawn
-    self.folder, self.delta, self.max_epsilon = paths.local(folder), delta, max_epsilon
-    self._observers = observer.Observers(observers, self.folder, warns=True)
+    self.participation, folder = participation, paths.local(folder)
+    is_drawn = participation is not None and participation.is_drawn
+    self._observers = observer.Observers(observers, folder, warns=True)
     self.template = structures.Template.of(template)
     private_metrics = extra_coordinates.private_metrics(metrics, metrics_stddev)
     size = self.template.size + release.num_extra(clip_norm, private_metrics)
@@ -139,32 +136,34 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
       private_metrics=private_metrics,
       participation=participation,
       # No bound is known for amplified guarantees.
-      arithmetic=arithmetics.Arithmetic.of(self.noise_multiplier, size, not self.is_drawn),
+      arithmetic=arithmetics.Arithmetic.of(self.noise_multiplier, size, not is_drawn),
       void_reason=self.void_reason,
     )
     budget.check(claim, max_epsilon, delta)
-    claim = continued_claims.continued(claim, self.folder)
+    claim = continued_claims.continued(claim, folder)
     self.strategy, self.noise_multiplier = claim.strategy, claim.noise_multiplier
     self._released = release.Release(claim, self.template.size)
     self._sum = sums.Sum(size, unit=self._released.unit, zeroing_norm=self.zeroing_norm)
+    super().__init__(
+      folder,
+      claim,
+      delta=delta,
+      max_epsilon=max_epsilon,
+      units=units,
+      earlier=earlier,
+      setting=settings.Setting(zeroing_norm=self.zeroing_norm),
+    )
     self._lock, self._is_closed = durable.ThreadLock(self.folder), False  # Of rounds that begin.
     self._open: private_round.Round | None = None
-    # Whoever knows the batches has no amplified guarantee.
-    self.folder.mkdir(0o700 if self.is_drawn else 0o777, parents=True, exist_ok=True)
-    spent, log = None if max_epsilon is None else delta, self.folder / ledger_format.NAME
-    self._guard = guards.Guard(claim, spent, max_epsilon, log=log, earlier=earlier, units=units)
-    self.claim = self._guard.claim
     with contextlib.ExitStack() as undo:
-      undo.callback(self._guard.log.release)
-      place, begun = self.folder / NOISE_NAME, self._guard.log.mark
+      undo.callback(self.guard.log.release)
+      place, begun = self.folder / NOISE_NAME, self.guard.log.mark
       self._rows = noise_rows.NoiseRows(
         self.strategy, size, folder=place, noise_seed=noise_seed, moved=moved, begun=begun
       )
       undo.callback(self._rows.close)
-      self.claim.save(self.folder, self._guard.log.run, begun=self.next_round > 0)
       path = self.folder / released.NAME
-      run = self._guard.log.run
-      self._table = released.ReleasedTable(path, self._released, run, self.next_round)
+      self._table = released.ReleasedTable(path, self._released, self.identity, self.next_round)
       undo.callback(self._table.close)
       self._rows.prepare()
       undo.pop_all()
@@ -175,24 +174,10 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
     text = f'{noise}, round {self.next_round} of {self.max_rounds}, {self.folder})'
     return messages.one_line(f'PrivateAggregator({self.strategy.family}, {text}', 120)
 
-  def __exit__(self, *unused) -> None:
-    self.close()
-
-  @property
-  def next_round(self) -> int:
-    """The first round that is not recorded, which `round` begins, and its row of noise."""
-    return self._guard.num_rounds
-
-  @property
-  def identity(self) -> str:
-    """Random name of the run, as its log has it."""
-    return self._guard.log.run
-
   @property
   def max_rounds(self) -> int:
     """Rounds that strategy, schema and budget allow."""
-    planned = self._guard.max_rounds
-    return self._rows.max_rows if planned is None else min(planned, self._rows.max_rows)
+    return min(super().max_rounds, self._rows.max_rows)
 
   @property
   def clip_norm(self) -> float:
@@ -214,14 +199,6 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
       last: the last released rounds only; None for all. ValueError without a release.
     """
     return self._released.estimates(self._table.columns(), last)
-
-  def extend_units(self, units: unit_tables.Given) -> None:
-    """Takes a table of units over that has further rows, from the next round on."""
-    self._guard.extend_units(units)
-
-  def require_new(self) -> None:
-    """Raises LostStateError if there were rounds, for a loop that finds no model; see `Guard`."""
-    self._guard.require_new()
 
   def round(
     self, device_ids: id_columns.Ids, *, at_least: int | None = None
@@ -280,60 +257,6 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
       for each in admitted:
         yield private_round.Round(self, each.device_ids, least, each.round_index)
 
-  def admissible(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> np.ndarray:
-    """Returns those that may take part in the next round by schema or bin, in their order.
-
-    Args:
-      device_ids: candidates; ValueError for one whose id no log takes.
-      at_most: size of the cohort; None for all, as where participation is drawn.
-    """
-    return self._guard.check(device_ids, at_most=at_most).device_ids
-
-  def privacy_loss(self, delta: float | None = None) -> accounting.Guarantee:
-    """Returns the worst case of the rounds so far by the log, or their loss by the sampling.
-
-    Rounds that follow add to it: promise `statement().headline`, that of all declared rounds.
-
-    Raises:
-      ValueError: before the first round, without delta, for a run that guarantees nothing, and for
-        a log that contradicts the sampling.
-    """
-    if self.void_reason is not None:
-      raise ValueError(f'there is no ε: {self.void_reason}')
-    delta = self._delta(delta)
-    with self._lock:
-      if not self.is_drawn:
-        return self._begun().privacy_loss(delta)
-      part = self.statement(delta).parts[-1]
-    if not part.holds:
-      raise ValueError('there is no ε: the log contradicts the sampling')
-    return part.guarantee
-
-  def status(self) -> status.Status:
-    """Returns public figures of the run: rounds, ε so far, what is left of budget and disk."""
-    return status.current(self._guard, self)
-
-  def statement(self, delta: float | None = None) -> statements.Statement:
-    """Returns what the log proves of the rounds so far."""
-    log = participation_log.read_log(self._begun().log.path)
-    run = opened_runs.RecordedRun.of(log, self.strategy, self._guard.units)
-    return replays.replay(run, delta=self._delta(delta))
-
-  def report(self, path: str | os.PathLike[str], delta: float | None = None) -> None:
-    """Writes the statement as a page, HTML, for the run's owner."""
-    delta = self._delta(delta)
-    from fl_dpftrl.prove.reports import (
-      privacy,  # Loads matplotlib, which wants a folder to write to.
-    )
-
-    setting = settings.Setting(
-      run=self.folder.resolve().name,
-      zeroing_norm=self.zeroing_norm,
-      max_epsilon=self.max_epsilon,
-      command=publication.command_of_folder(self.folder, delta, self._guard.units is not None),
-    )
-    privacy.write_report(path, self.statement(delta), setting=setting)
-
   def subject(self, *, num_coordinates: int, seed: int | None = None) -> audited.Audited:
     """Returns what `dpftrl.audit` runs in place of this aggregator, in folders of its own."""
     return audited.Audited(self, num_coordinates=num_coordinates, seed=seed)
@@ -350,24 +273,10 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
         self._open.fail()
     with self._lock:
       self._is_closed = True
-      self._guard.close()
+      super().close()
     self._rows.close()
     self._table.close()
     self._observers.end(self)
-
-  def _begun(self) -> guards.Guard:
-    """Returns the guard; ValueError before the first round."""
-    if not self._guard.num_rounds:
-      raise ValueError('there is no round yet')
-    return self._guard
-
-  def _delta(self, delta: float | None) -> float:
-    """Returns δ as given, or that of the aggregator; ValueError without either."""
-    delta = self.delta if delta is None else delta
-    if delta is None:
-      raise ValueError('delta must be given, here or to the aggregator')
-    gaussian.check_delta(delta)
-    return delta
 
   def _least(self, at_least: int | None) -> int:
     """Returns the fewest updates of a round."""
@@ -382,7 +291,7 @@ class PrivateAggregator(contextlib.AbstractContextManager['PrivateAggregator']):
     with self._observers.failing(self, self.next_round):
       if self.next_round >= self._rows.max_rows:  # Before anything is recorded.
         raise guards.BudgetSpentError(f'round {self.next_round} has no row of noise')
-      return self._guard.reserve(cohorts, least=least)
+      return self.guard.reserve(cohorts, least=least)
 
   def _check_between_rounds(self) -> None:
     """Raises ValueError if the aggregator is closed, or a round is open."""

@@ -201,7 +201,7 @@ def test_the_target_is_that_of_metrics_too(tmp_path):
   metrics = {f'm{i:03}': 1.0 for i in range(900)}
   _, optimizer, _ = made(tmp_path, metrics=metrics)
   aggregator = optimizer.aggregator
-  claim = aggregator._guard.claim
+  claim = aggregator.guard.claim
   assert claim.arithmetic.num_coordinates == IN * OUT + OUT + 900
   assert claim.guarantee(aggregator.participation, 1e-5).epsilon() <= 8.0
 

@@ -356,7 +356,7 @@ def test_released_means_have_the_stated_deviation(window, tmp_path):
 def test_a_claim_states_the_metrics(tmp_path):
   with opened(tmp_path, noise_seed=None) as aggregator:
     run_rounds(aggregator, 1)
-    claim = aggregator._guard.claim
+    claim = aggregator.guard.claim
   document = claim.to_json()
   assert document['private_metrics'] == {'bounds': BOUNDS, 'stddev': None}
   assert dpftrl.Claim.from_json(document, STRATEGY) == claim

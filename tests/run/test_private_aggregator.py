@@ -436,7 +436,7 @@ def test_a_process_that_was_held_up_as_it_wrote_the_mark_is_no_copy(
     with pytest.raises(Killed):
       aggregator.round(list('cd')).begin()
   aggregator._rows.close()
-  aggregator._guard.log.release()
+  aggregator.guard.log.release()
   if is_refused:
     with pytest.raises(mark.LostStateError, match='is a copy'):
       opened(tmp_path)
@@ -494,7 +494,7 @@ def test_rounds_that_are_reserved_release_what_rounds_one_by_one_do(tmp_path):
   cohorts = [['a', 'b'], ['c', 'd'], ['a', 'b'], ['c', 'd'], ['a', 'e']]
   with opened(tmp_path / 'one', noise_seed=1, participation=SCHEMA) as aggregator:
     means = [flat(released(aggregator, ids)) for ids in cohorts]
-    digest = aggregator._guard.log.digest
+    digest = aggregator.guard.log.digest
   recorded = []
   with opened(tmp_path / 'many', noise_seed=1, participation=SCHEMA) as aggregator:
     for t, round_ in enumerate(aggregator.rounds(iter(cohorts), reserve=2)):
@@ -503,7 +503,7 @@ def test_rounds_that_are_reserved_release_what_rounds_one_by_one_do(tmp_path):
           round_.add(update(i), device_id=cohorts[t][i])
       assert flat(round_.mean).tobytes() == means[t].tobytes() and round_.index == t
       recorded.append(aggregator.next_round)
-    assert recorded == [2, 2, 4, 4, 5] and aggregator._guard.log.digest == digest
+    assert recorded == [2, 2, 4, 4, 5] and aggregator.guard.log.digest == digest
 
 
 def test_rounds_that_were_reserved_are_used_up(tmp_path):

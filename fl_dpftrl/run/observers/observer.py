@@ -17,16 +17,16 @@ _WATCHED = '_watched_folder'  # attribute of an observer that has watched a run
 class Observer:
   """Base class of what watches a run; each hook does nothing by default.
 
-  A run is a `PrivateAggregator`, or a `TrainingRun` of `train`. Both have `folder`, `identity`,
-  `delta`, `claim`, `status()`, `privacy_loss()` and `exact_metrics`: names of measurements that
-  depend on clients without noise. An observer is of one run, which may be resumed with it. No hook
-  gets ids or updates of clients, but the message of an error that `end` gets may name an id: keep
-  its type only.
+  A run is a `Run`, a `PrivateAggregator`, or a `TrainingRun` of `train`. Each has the members of
+  `LiveRun`, such as `status()`, and `exact_metrics`: names of measurements that depend on clients
+  without noise. An observer is of one run, which may be resumed with it. No hook gets ids or
+  updates of clients, but the message of an error that `end` gets may name an id: keep its type
+  only.
 
   An error in a hook loses no round. `train` ends with it: before a round, nothing of which is
   recorded then, or after one, whose result is stored; the same call goes on, and calls `released`
-  of that round again. A `PrivateAggregator`, whose mean is in memory only, makes a warning of it,
-  goes on, and calls the observer again.
+  of that round again. `Run` and `PrivateAggregator`, whose results may be in memory only, make a
+  warning of it, go on, and call the observer again.
 
   Attributes:
     measures: true for an observer that adds measurements; it is called before the others.
@@ -35,7 +35,7 @@ class Observer:
   measures: ClassVar[bool] = False
 
   def begin(self, run: Any, round_index: int | None = None) -> None:
-    """Called before a run, of which nothing may be written yet, and before each of its rounds.
+    """Called once a run is open, and before each of its rounds.
 
     Args:
       run: see above.

@@ -7,241 +7,204 @@ on disk is lost: the noise stream is advanced past its row with the row's own z,
 as participants, and nothing of it is used or published.
 """
 
-import dataclasses
-import pathlib
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import id_spellings, ledger_format
+from fl_dpftrl.logs import id_spellings
 from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation.accounting import guarantees
-from fl_dpftrl.prove.reports import settings
-from fl_dpftrl.run import admission, budget, continued_claims, guards, status
+from fl_dpftrl.run import admission, live_run
 from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support import metrics
-from fl_dpftrl.support.files import durable, mark
+from fl_dpftrl.support.files import durable, mark, paths
 from fl_dpftrl.tff.training import checkpoints, processes
 
 CHECKPOINTS_NAME = 'checkpoints'
 LOCK_NAME = 'lock'
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class TrainingRun:
-  """A run, as the loop computes it and as its observers see it.
+class RoundFailedError(RuntimeError):
+  """A round that could not be computed; the run can be resumed after it."""
+
+
+class TrainingRun(live_run.LiveRun):
+  """A run of `train`, as the loop computes it and as its observers see it.
 
   Attributes:
-    folder: folder of its log, checkpoints and other files.
-    max_rounds: rows of noise that it uses up, by lost rounds too; as many as the claim and the
-      privacy budget allow.
     process: computes the rounds, and skips rows.
-    rounds: returns the cohorts of rounds 0, 1, …; the same in every call.
-    client_data: maps (round, device ids) to the data that process.next takes;
-      the same in every call.
-    claim: what the run claims, of the rounds that the privacy budget allows.
-    setting: what its report says beyond the log.
-    delta: δ at which ε is stated.
-    max_epsilon: privacy budget; None for no limit.
-    units: table of who owns which device, or its files, with a `PerUnit` participation.
-    exact_metrics: names of measurements that depend on clients without noise, joined by dots.
-    say: takes lines, such as one for each thing that was lost.
-    should_stop: returns whether the run ends before its next round, by what was released.
-    machines: returns what progress says of the machines that train; '' for nothing.
-    guard: keeps the log, once the run is under way.
     checkpoint: the last one, with the measurements of its round.
     trained: the `Trained` model, once its report is written.
+    say: takes lines, such as one for each thing that was lost.
+    machines: returns what progress says of the machines that train; '' for nothing.
+  All others are those of `LiveRun`.
   """
 
-  folder: pathlib.Path
-  max_rounds: int
-  process: processes.RoundProcess
-  rounds: Callable[[], Iterator[schemas.Cohort]]
-  client_data: Callable[[int, Any], Sequence[Any]]
-  claim: run_claim.Claim
-  setting: settings.Setting = settings.Setting()
-  delta: float = 1e-6
-  max_epsilon: float | None = None
-  units: Any = None
-  exact_metrics: Sequence[str] = ()
-  say: Callable[[str], None] = lambda line: None
-  should_stop: Callable[[], bool] = lambda: False
-  machines: Callable[[], str] = lambda: ''
-  guard: Any = None
-  checkpoint: Any = None
-  trained: Any = None
+  def __init__(
+    self,
+    folder: str | os.PathLike[str],
+    claim: run_claim.Claim,
+    *,
+    max_rounds: int,
+    process: processes.RoundProcess,
+    observers: observer.Observer,
+    say: Callable[[str], None] = lambda line: None,
+    machines: Callable[[], str] = lambda: '',
+    published: int = 0,
+    **options: Any,
+  ):
+    """Opens the folder, alone, and finds the checkpoint to go on from.
 
-  def __post_init__(self):
-    recorded_rounds = continued_claims.num_rounds(self.claim, self.folder)
-    self.claim = budget.limited(
-      self.claim, delta=self.delta, max_epsilon=self.max_epsilon, recorded_rounds=recorded_rounds
-    )
-    if (allowed := self.claim.answers.num_rows) < self.max_rounds:
-      is_endless = self.claim.answers.num_rounds is None
-      why = 'last_row' if is_endless else f'max_epsilon={self.max_epsilon:g}'
-      self.say(f'{why} allows {allowed} of {self.max_rounds} rounds: the run ends there')
-      self.max_rounds = allowed
+    Args:
+      max_rounds: rows of noise to use up, by lost rounds too, if claim and budget allow so many.
+      observers: see the rounds; an error of theirs ends the run.
+      published: rounds that were published before; more than the ledger has if that is a copy.
+      options: of `LiveRun`.
+    """
+    self.process, self.say, self.machines = process, say, machines
+    self.trained: Any = None
+    self._watching = observers
+    with contextlib.ExitStack() as undo:
+      # Two processes at one run would put a row of noise into two sums.
+      stored_in = paths.local(folder) / CHECKPOINTS_NAME
+      stored_in.mkdir(mode=0o700, parents=True, exist_ok=True)
+      undo.enter_context(durable.exclusive(stored_in / LOCK_NAME))
+      durable.remove_leftovers(stored_in.parent)
+      initial = process.initialize()
+      self._stored = checkpoints.CheckpointFolder(stored_in, initial)
+      super().__init__(folder, claim, **options)
+      undo.callback(self.guard.log.release)
+      self._last = min(max_rounds, super().max_rounds)
+      if self._last < max_rounds:
+        is_endless = self.claim.answers.num_rounds is None
+        why = 'last_row' if is_endless else f'max_epsilon={self.max_epsilon:g}'
+        say(f'{why} allows {self._last} of {max_rounds} rounds: the run ends there')
+      self.checkpoint = self._recovered(initial, published)
+      self._unlocked = undo.pop_all()
 
   @property
-  def identity(self) -> str | None:
-    """Random name of the run, as its log has it; None before the run is under way."""
-    return self.guard and self.guard.log.run
+  def max_rounds(self) -> int:
+    """Rows of noise that the run uses up."""
+    return self._last
 
   def weights(self) -> Any:
     """Returns the model's weights after the last round."""
     return self.process.weights(self.checkpoint.state)
 
-  def privacy_loss(self) -> guarantees.Guarantee:
-    """Returns the worst case of the rounds so far by the log, or the whole of a loss budget."""
-    return self.guard.privacy_loss(self.delta)
-
-  def status(self) -> status.Status:
-    """Returns public figures of the run: rounds, ε so far, what is left of budget and disk."""
-    return status.current(self.guard, self)
-
-
-class RoundFailedError(RuntimeError):
-  """A round that could not be computed; the run can be resumed after it."""
-
-
-def run(
-  training: TrainingRun,
-  watching: observer.Observer,
-  *,
-  published: int = 0,
-  recovered: Callable[[TrainingRun], None] = lambda run: None,
-) -> checkpoints.Checkpoint:
-  """Trains until max_rounds rows of noise are consumed, and returns the last checkpoint.
-
-  Args:
-    training: the run.
-    watching: sees its rounds.
-    published: rounds that were published before; more than the ledger has if that is a copy.
-    recovered: called once the checkpoint is known that the run goes on from.
-  """
-  stored_in = training.folder / CHECKPOINTS_NAME
-  stored_in.mkdir(mode=0o700, parents=True, exist_ok=True)
-  # Two processes at one run would put a row of noise into two sums.
-  with durable.exclusive(stored_in / LOCK_NAME):
-    durable.remove_leftovers(training.folder)
-    initial = training.process.initialize()
-    stored = checkpoints.CheckpointFolder(stored_in, initial)
-    log = training.folder / ledger_format.NAME
-    with guards.Guard(training.claim, log=log, units=training.units) as guard:
-      training.claim.save(training.folder, guard.log.run, begun=guard.num_rounds > 0)
-      training.guard = guard
-      training.checkpoint = _recover(training, stored, guard, initial, published=published)
-      recovered(training)
-      return _run(training, guard, stored, watching)
-
-
-def _run(
-  run: TrainingRun,
-  guard: guards.Guard,
-  stored: checkpoints.CheckpointFolder,
-  watching: observer.Observer,
-) -> checkpoints.Checkpoint:
-  latest, begun, log = run.checkpoint, guard.num_rounds, guard.log
-  gate: Any = guard.gate
-  retraced: Any = run.claim.answers.gate(run.claim.strategy)
-  spellings = id_spellings.RecordedSpellings()
-  if guard.units is not None:
-    retraced.owners = gate.owners
-  if latest.num_rounds > run.max_rounds:
-    raise mark.LostStateError(
-      f'{run.folder} has {latest.num_rounds} rounds, more than num_rounds={run.max_rounds};'
-      ' give at least as many, or name another folder'
-    )
-  if (last := latest.num_rounds - 1) >= 0 and last not in latest.burnt:
-    watching.released(run, last, latest.measurements)
-  for cohort in run.rounds():
-    t = cohort.round
-    if t >= run.max_rounds:
-      break
-    if t < begun:
-      cohort_then = admission.admit(retraced, cohort.device_ids, spellings=spellings)
-      spellings.add(cohort_then.column)
-      admitted = cohort_then.device_ids
-      retraced.record(admitted)
-      if set(log.cohort(t).tolist()) != set(admitted.tolist()):
-        raise mark.LostStateError(
-          f'{log.path} has other devices in round {t} than these settings'
-          ' give; resume with those that the run was started with'
-        )
-      continue
-    if run.should_stop():
-      run.say(f'the run ends after {t} of {run.max_rounds} rounds by what it released (stop_when)')
-      break
-    device_ids = guard.check(cohort.device_ids).device_ids
-    if not len(device_ids):
-      run.say(f'round {t} has no devices: its row of noise is used up, and it learns from noise')
-    watching.begin(run, t)
+  def close(self) -> None:
+    """Turns the log into one Parquet file, and lets another process use the folder."""
     try:
-      guard.reserve([device_ids], timestamp=cohort.closed)
-      output = _computed(run, t, latest.state, device_ids)
-      latest = run.checkpoint = stored.save(
-        checkpoints.Checkpoint(
-          num_rounds=t + 1,
-          state=output.state,
-          measurements=metrics.flatten(output.metrics),
-          burnt=latest.burnt,
-        )
+      super().close()
+    finally:
+      self._unlocked.close()
+
+  def train(
+    self,
+    rounds: Iterable[schemas.Cohort],
+    client_data: Callable[[int, Any], Sequence[Any]],
+    should_stop: Callable[[], bool] = lambda: False,
+  ) -> None:
+    """Trains until max_rounds rows of noise are used up.
+
+    Args:
+      rounds: cohorts of rounds 0, 1, …; the same in every call.
+      client_data: maps (round, device ids) to the data that process.next takes; the same in every
+        call.
+      should_stop: returns whether the run ends before its next round, by what was released.
+    """
+    latest, begun, log, watching = self.checkpoint, self.next_round, self.guard.log, self._watching
+    gate: Any = self.guard.gate
+    retraced: Any = self.claim.answers.gate(self.claim.strategy)
+    spellings = id_spellings.RecordedSpellings()
+    if self.guard.units is not None:
+      retraced.owners = gate.owners
+    if latest.num_rounds > self.max_rounds:
+      raise mark.LostStateError(
+        f'{self.folder} has {latest.num_rounds} rounds, more than num_rounds={self.max_rounds};'
+        ' give at least as many, or name another folder'
       )
-    except Exception as error:
+    if (last := latest.num_rounds - 1) >= 0 and last not in latest.burnt:
+      watching.released(self, last, latest.measurements)
+    for cohort in rounds:
+      t = cohort.round
+      if t >= self.max_rounds:
+        break
+      if t < begun:
+        cohort_then = admission.admit(retraced, cohort.device_ids, spellings=spellings)
+        spellings.add(cohort_then.column)
+        admitted = cohort_then.device_ids
+        retraced.record(admitted)
+        if set(log.cohort(t).tolist()) != set(admitted.tolist()):
+          raise mark.LostStateError(
+            f'{log.path} has other devices in round {t} than these settings'
+            ' give; resume with those that the run was started with'
+          )
+        continue
+      if should_stop():
+        words = f'the run ends after {t} of {self.max_rounds} rounds by what it released'
+        self.say(f'{words} (stop_when)')
+        break
+      device_ids = self.admissible(cohort.device_ids)
+      if not len(device_ids):
+        self.say(f'round {t} has no devices: its row of noise is used up, and it learns from noise')
+      watching.begin(self, t)
       try:
-        watching.end(run, t, error)
-      except Exception as second:  # The first error ends the run.
-        run.say(f'an observer failed after round {t}: {second} ({type(second).__name__})')
-      raise
-    watching.released(run, t, latest.measurements)
-  return latest
+        self.guard.reserve([device_ids], timestamp=cohort.closed)
+        output = self._computed(t, client_data, device_ids)
+        self.checkpoint = self._stored.save(
+          checkpoints.Checkpoint(
+            num_rounds=t + 1,
+            state=output.state,
+            measurements=metrics.flatten(output.metrics),
+            burnt=latest.burnt,
+          )
+        )
+      except Exception as error:
+        try:
+          watching.end(self, t, error)
+        except Exception as second:  # The first error ends the run.
+          self.say(f'an observer failed after round {t}: {second} ({type(second).__name__})')
+        raise
+      watching.released(self, t, self.checkpoint.measurements)
 
-
-def _computed(run: TrainingRun, t: int, state: Any, device_ids: Any) -> Any:
-  """Returns the output of a round; RoundFailedError if it fails."""
-  try:
-    return run.process.next(state, run.client_data(t, device_ids))
-  except Exception as error:
-    raise RoundFailedError(
-      f'round {t} failed: {error} ({type(error).__name__}); nothing of it'
-      ' was used, and resuming goes on with the next one'
-    ) from error
-
-
-def _recover(
-  run: TrainingRun,
-  stored: checkpoints.CheckpointFolder,
-  guard: guards.Guard,
-  initial: Any,
-  *,
-  published: int,
-) -> checkpoints.Checkpoint:
-  """Returns the checkpoint to go on from, after the rows of all rounds that were begun."""
-  latest, problems = stored.load_latest()
-  for problem in problems:
-    run.say(problem)
-  used, log = max(published, stored.newest), guard.log
-  if log.num_rounds < used:
-    raise mark.LostStateError(
-      f'{log.path} has {log.num_rounds} rounds, but {used} were trained:'
-      ' without the whole log the run has no guarantee; put the newest log back'
-    )
-  if latest is None:
-    guard.require_new()
-    return stored.save(checkpoints.Checkpoint(num_rounds=0, state=initial, measurements={}))
-  if latest.num_rounds == log.num_rounds:
-    return latest
-  state, lost = latest.state, tuple(range(latest.num_rounds, log.num_rounds))
-  for t in lost:
-    run.say(f'the result of round {t} is lost, and its row of noise is used up')
+  def _computed(self, t: int, client_data: Callable[[int, Any], Any], device_ids: Any) -> Any:
+    """Returns the output of a round; RoundFailedError if it fails."""
     try:
-      state = state._replace(aggregator=run.process.skip_row(state.aggregator))
+      return self.process.next(self.checkpoint.state, client_data(t, device_ids))
     except Exception as error:
       raise RoundFailedError(
-        f'the noise row of round {t} could not be skipped: {error} ({type(error).__name__})'
+        f'round {t} failed: {error} ({type(error).__name__}); nothing of it'
+        ' was used, and resuming goes on with the next one'
       ) from error
-  return stored.save(
-    checkpoints.Checkpoint(
-      num_rounds=log.num_rounds, state=state, measurements={}, burnt=(*latest.burnt, *lost)
+
+  def _recovered(self, initial: Any, published: int) -> checkpoints.Checkpoint:
+    """Returns the checkpoint to go on from, after the rows of all rounds that were begun."""
+    latest, problems = self._stored.load_latest()
+    for problem in problems:
+      self.say(problem)
+    used, log = max(published, self._stored.newest), self.guard.log
+    if log.num_rounds < used:
+      raise mark.LostStateError(
+        f'{log.path} has {log.num_rounds} rounds, but {used} were trained:'
+        ' without the whole log the run has no guarantee; put the newest log back'
+      )
+    if latest is None:
+      self.require_new()
+      return self._stored.save(checkpoints.Checkpoint(num_rounds=0, state=initial, measurements={}))
+    if latest.num_rounds == log.num_rounds:
+      return latest
+    state, lost = latest.state, tuple(range(latest.num_rounds, log.num_rounds))
+    for t in lost:
+      self.say(f'the result of round {t} is lost, and its row of noise is used up')
+      try:
+        state = state._replace(aggregator=self.process.skip_row(state.aggregator))
+      except Exception as error:
+        raise RoundFailedError(
+          f'the noise row of round {t} could not be skipped: {error} ({type(error).__name__})'
+        ) from error
+    return self._stored.save(
+      checkpoints.Checkpoint(
+        num_rounds=log.num_rounds, state=state, measurements={}, burnt=(*latest.burnt, *lost)
+      )
     )
-  )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.prove.replaying import opened_runs, publication, replays
+from fl_dpftrl.prove.replaying import publication
 from fl_dpftrl.prove.reports import privacy
 from fl_dpftrl.run.observers import measuring, observer
 from fl_dpftrl.support import metrics
@@ -65,13 +65,13 @@ class Table(observer.Observer):
 
 def write(run: loop.TrainingRun, weights: Any, history: metrics.History) -> trained_models.Trained:
   """Replays the log, and writes the statement, its report and the model."""
-  units = run.guard.units
-  statement = replays.replay(opened_runs.open_run(run.folder, units=units), delta=run.delta)
+  statement, has_units = run.statement(), run.guard.units is not None
+  (delta,) = statement.deltas
   setting = dataclasses.replace(
     run.setting,
     run=_name(run.folder),
     burnt_rounds=run.checkpoint.burnt,
-    command=publication.command_of_folder(run.folder, run.delta, units is not None),
+    command=publication.command_of_folder(run.folder, delta, has_units),
     **_counts(run, history),
   )
   write_json(run.folder / STATEMENT_NAME, statement.to_json())
@@ -82,7 +82,7 @@ def write(run: loop.TrainingRun, weights: Any, history: metrics.History) -> trai
     statement=statement,
     history=history,
     folder=run.folder,
-    delta=run.delta,
+    delta=delta,
     setting=setting,
   )
 

@@ -166,35 +166,33 @@ def train(
   watching = _observers(folder, table, evaluate, rounds_per_evaluation, observers)
   running = tff_inprocess.within(seed=seed) if context is None else contexts.installed(context)
   with running as used:
-    run = loop.TrainingRun(
-      folder=folder,
+    setting = dataclasses.replace(
+      setting, population=population.population, zeroing_norm=aggregator.zeroing_norm
+    )
+    with loop.TrainingRun(
+      folder,
+      claim,
       max_rounds=num_rounds,
       process=processes.RoundProcess(process, aggregator, used),
-      rounds=rounds,
-      client_data=_made_later(client_data, clients),
-      claim=claim,
-      setting=dataclasses.replace(
-        setting,
-        population=population.population,
-        zeroing_norm=aggregator.zeroing_norm,
-        max_epsilon=max_epsilon,
-      ),
+      observers=watching,
+      say=say,
+      machines=used.status,
+      published=table.num_rounds,
+      setting=setting,
       delta=delta,
       max_epsilon=max_epsilon,
       units=units,
       exact_metrics=learned.metrics,
-      say=say,
-      should_stop=lambda: stop_when is not None and stop_when(table.released_metrics()),
-      machines=used.status,
-    )
-    if claim.arithmetic.kind == arithmetics.LATTICE:
-      say(_LOWEST_BITS)
-    if (fixed := processes.warning_of_fixed_weights(process)) is not None:
-      say(fixed)
-    watching.begin(run)
-    folder.mkdir(parents=True, exist_ok=True)
-    last = loop.run(run, watching, published=table.num_rounds, recovered=table.restore)
-    weights = run.process.weights(last.state)
+    ) as run:
+      if claim.arithmetic.kind == arithmetics.LATTICE:
+        say(_LOWEST_BITS)
+      if (fixed := processes.warning_of_fixed_weights(process)) is not None:
+        say(fixed)
+      table.restore(run)
+      watching.begin(run)
+      should_stop = lambda: stop_when is not None and stop_when(table.released_metrics())
+      run.train(rounds(), _made_later(client_data, clients), should_stop)
+    weights = run.weights()
   run.trained = report.write(run, weights, table.history())
   watching.end(run)
   return run.trained

@@ -94,21 +94,20 @@ def run(
 ):
   """Trains in a folder; returns the last checkpoint, what was released, and what was said."""
   watching, warnings = Watching(), []
-  training = loop.TrainingRun(
-    folder=folder,
-    max_rounds=num_rounds,
-    process=process or Process(),
-    rounds=lambda: map(named, SIMULATION.rounds()),
-    client_data=lambda t, ids: [t + len(i) + int(i[-1]) / 10 + change for i in ids],
-    claim=CLAIM,
-    say=say or warnings.append,
-  )
+  options = {'say': say or warnings.append, 'published': published, 'delta': 1e-6}
   with pytest.MonkeyPatch.context() as patched:
     steps.watch(on_step, patched.setattr)
-    last = loop.run(
-      training, observer.Observers([*observers, watching], folder), published=published
-    )
-  return last, watching.published, warnings
+    with loop.TrainingRun(
+      folder,
+      CLAIM,
+      max_rounds=num_rounds,
+      process=process or Process(),
+      observers=observer.Observers([*observers, watching], folder),
+      **options,
+    ) as training:
+      client_data = lambda t, ids: [t + len(i) + int(i[-1]) / 10 + change for i in ids]
+      training.train(map(named, SIMULATION.rounds()), client_data)
+  return training.checkpoint, watching.published, warnings
 
 
 def kill_at(step: str, round_index: int):

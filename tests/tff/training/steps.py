@@ -17,7 +17,7 @@ def watch(
   Args:
     set_attribute: replaces a method of a class, such as `setattr` of pytest's monkeypatch.
   """
-  reserve, computed = guards.Guard.reserve, loop._computed
+  reserve, computed = guards.Guard.reserve, loop.TrainingRun._computed
   save, released = checkpoints.CheckpointFolder.save, observer.Observers.released
   under_way: list[int] = []
 
@@ -45,6 +45,6 @@ def watch(
     return result
 
   set_attribute(guards.Guard, 'reserve', reserved)
-  set_attribute(loop, '_computed', compute)
+  set_attribute(loop.TrainingRun, '_computed', compute)
   set_attribute(checkpoints.CheckpointFolder, 'save', saved)
   set_attribute(observer.Observers, 'released', published)

@@ -69,16 +69,17 @@ class Trainer:
   def _train(self):
     try:
       table = report.Table(self._folder / metrics.NAME)
-      self._run = loop.TrainingRun(
-        folder=self._folder,
+      with loop.TrainingRun(
+        self._folder,
+        self._claim,
         max_rounds=test_protocol.SCHEMA.num_rounds,
         process=self._process,
-        rounds=self._cohorts,
-        client_data=lambda t, device_ids: self._pause(),
-        claim=self._claim,
-      )
-      watching = observer.Observers([table, Released(self)], self._folder)
-      loop.run(self._run, watching, published=table.num_rounds, recovered=table.restore)
+        observers=observer.Observers([table, Released(self)], self._folder),
+        published=table.num_rounds,
+        delta=1e-6,
+      ) as self._run:
+        table.restore(self._run)
+        self._run.train(self._cohorts(), lambda t, device_ids: self._pause())
     except BaseException as error:
       self._error = error
     self._paused.release()

@@ -1,0 +1,184 @@
+"""A run that goes on: its folder, and what every kind of run can do."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.logs import id_columns, ledger_format, participation_log, unit_tables
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation import accounting
+from fl_dpftrl.participation.accounting import gaussian
+from fl_dpftrl.prove.replaying import opened_runs, publication, replays, statements
+from fl_dpftrl.prove.reports import settings
+from fl_dpftrl.run import budget, guards, status
+from fl_dpftrl.support.files import paths
+
+
+class LiveRun(contextlib.AbstractContextManager[Any]):
+  """A run that goes on, in a folder of its own: the base class of `Run` and its kin.
+
+  The folder has the participation log, strategy.json and claim.json; `open_run`, `replay` and every
+  command take it, while the run goes on and afterwards.
+
+  Attributes:
+    folder: the folder, of one run.
+    claim: what the run claims, of the rounds that participation and budget allow.
+    delta: δ of the budget, and of figures that are given none.
+    max_epsilon: privacy budget of this folder; None for no limit.
+    exact_metrics: names of measurements that depend on clients without noise.
+    setting: what a report says beyond the log.
+    guard: admits devices, and keeps log and budget.
+  """
+
+  def __init__(
+    self,
+    folder: str | os.PathLike[str],
+    claim: run_claim.Claim,
+    *,
+    delta: float | None = None,
+    max_epsilon: float | None = None,
+    units: unit_tables.Given | None = None,
+    earlier: Sequence[opened_runs.Given] = (),
+    exact_metrics: Sequence[str] = (),
+    setting: settings.Setting = settings.Setting(),
+    is_private: bool = False,
+  ):
+    """Opens a folder; one with a run of this claim is continued at its next round.
+
+    Args:
+      folder: made where it does not exist; if is_private, only its owner may read it.
+      claim: what the run claims; its participation is that of all planned rounds. Without one, each
+        device may take part once in every round.
+      delta, max_epsilon, exact_metrics, setting: see the attributes.
+      units, earlier: table of who owns which device, and runs of the same devices; see `Guard`.
+
+    Raises:
+      ValueError: for an argument out of range, a budget that is too small for one round, and a
+        folder of another run or in use.
+      LogError, LostStateError: if files of the run are missing, damaged or copies.
+    """
+    self.folder, self.delta, self.max_epsilon = paths.local(folder), delta, max_epsilon
+    self.exact_metrics = tuple(exact_metrics)
+    self.setting = dataclasses.replace(setting, max_epsilon=max_epsilon)
+    budget.check(claim, max_epsilon, delta)
+    # Whoever knows the batches has no amplified guarantee.
+    mode = 0o700 if is_private or claim.is_drawn else 0o777
+    self.folder.mkdir(mode, parents=True, exist_ok=True)
+    spent, log = None if max_epsilon is None else delta, self.folder / ledger_format.NAME
+    self.guard = guards.Guard(claim, spent, max_epsilon, log=log, earlier=earlier, units=units)
+    self.claim = self.guard.claim
+    try:
+      self.claim.save(self.folder, self.guard.log.run, begun=self.next_round > 0)
+    except BaseException:
+      self.guard.log.release()
+      raise
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    self.close()
+
+  @property
+  def identity(self) -> str:
+    """Random name of the run, as its log has it."""
+    return self.guard.log.run
+
+  @property
+  def is_drawn(self) -> bool:
+    """True where batches or bins are drawn in secret."""
+    return self.claim.is_drawn
+
+  @property
+  def next_round(self) -> int:
+    """The first round that is not recorded, and its row of noise."""
+    return self.guard.num_rounds
+
+  @property
+  def max_rounds(self) -> int:
+    """Rounds that strategy, participation and budget allow."""
+    planned = self.guard.max_rounds
+    return schemas.LAST_ROW if planned is None else planned
+
+  def admissible(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> np.ndarray:
+    """Returns those that may take part in the next round, in their order; records nothing.
+
+    Args:
+      device_ids: candidates; ValueError for one whose id no log takes.
+      at_most: size of the cohort; None for all, as where participation is drawn.
+    """
+    return self.guard.check(device_ids, at_most=at_most).device_ids
+
+  def require_new(self) -> None:
+    """Raises LostStateError if there were rounds, for a loop that finds no model; see `Guard`."""
+    self.guard.require_new()
+
+  def extend_units(self, units: unit_tables.Given) -> None:
+    """Takes a table of units over that has further rows, from the next round on."""
+    self.guard.extend_units(units)
+
+  def status(self) -> status.Status:
+    """Returns public figures of the run: rounds, ε so far, what is left of budget and disk."""
+    return status.current(self.guard, self)
+
+  def privacy_loss(self, delta: float | None = None) -> accounting.Guarantee:
+    """Returns the worst case of the rounds so far by the log, or their loss by the sampling.
+
+    Rounds that follow add to it: promise `statement().headline`, that of all declared rounds. A
+    loss budget has its whole, whatever was spent of it.
+
+    Raises:
+      ValueError: before the first round, without delta, for a run that guarantees nothing, and for
+        a log that contradicts the sampling.
+    """
+    if self.claim.void_reason is not None:
+      raise ValueError(f'there is no ε: {self.claim.void_reason}')
+    delta = self._delta(delta)
+    self._check_begun()
+    if not self.is_drawn:
+      return self.guard.privacy_loss(delta)
+    part = self.statement(delta).parts[-1]
+    if not part.holds:
+      raise ValueError('there is no ε: the log contradicts the sampling')
+    return part.guarantee
+
+  def statement(self, delta: float | None = None) -> statements.Statement:
+    """Returns what the log proves of the rounds so far; ValueError before the first one."""
+    delta = self._delta(delta)
+    self._check_begun()
+    log = participation_log.read_log(self.guard.log.path)
+    run = opened_runs.RecordedRun.of(log, self.claim.strategy, self.guard.units)
+    return replays.replay(run, delta=delta)
+
+  def report(self, path: str | os.PathLike[str], delta: float | None = None) -> None:
+    """Writes the statement as a page, HTML, for the run's owner."""
+    from fl_dpftrl.prove.reports import (
+      privacy,  # Loads matplotlib, which wants a folder to write to.
+    )
+
+    delta = self._delta(delta)
+    run, has_units = self.folder.resolve().name, self.guard.units is not None
+    command = publication.command_of_folder(self.folder, delta, has_units)
+    setting = dataclasses.replace(self.setting, run=run, command=command)
+    privacy.write_report(path, self.statement(delta), setting=setting)
+
+  def close(self) -> None:
+    """Turns the log into one Parquet file, and lets another process use the folder."""
+    self.guard.close()
+
+  def _check_begun(self) -> None:
+    if not self.next_round:
+      raise ValueError('there is no round yet')
+
+  def _delta(self, delta: float | None) -> float:
+    """Returns δ as given, or that of the run; ValueError without either."""
+    delta = self.delta if delta is None else delta
+    if delta is None:
+      raise ValueError('delta must be given, here or to the run')
+    gaussian.check_delta(delta)
+    return delta
