@@ -7,7 +7,6 @@ Registered, it works wherever `MinSep` does: accounting, any loop, studies and r
 
 import dataclasses
 import itertools
-import pathlib
 import tempfile
 from typing import ClassVar
 
@@ -68,11 +67,13 @@ def main() -> None:
   bound = participation.sensitivity(strategy).value
   print(f'sensitivity {by_brute_force(participation, strategy):.3f}, and at most {bound:.3f}')
   claim = dpftrl.Claim(strategy=strategy, noise_multiplier=3.0, participation=participation)
-  log = pathlib.Path(tempfile.mkdtemp()) / 'participation.parquet'
-  with dpftrl.Guard(claim, 1e-6, log=log) as guard:
-    cohorts = [guard.admit(['a', 'b'][: 1 + t % 2]).device_ids.tolist() for t in range(12)]
-  print(*cohorts)
-  print(dpftrl.replay(dpftrl.open_run(log, strategy), delta=1e-6))
+  with dpftrl.Run(tempfile.mkdtemp(), claim, delta=1e-6) as run:
+    for t in range(run.max_rounds):
+      with run.round(['a', 'b'][: 1 + t % 2]) as round_:
+        print(round_.device_ids.tolist(), end=' ')
+        round_.released()
+    print()
+  print(run.statement())
 
 
 if __name__ == '__main__':

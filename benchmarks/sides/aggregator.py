@@ -12,6 +12,7 @@ import numpy as np
 
 import fl_dpftrl as dpftrl
 from benchmarks import runner
+from fl_dpftrl.run import guards
 
 COHORT, DEVICES = 6500, 3_000_000
 SIZE, UPDATES, KINDS, CLIP_NORM = 4_050_748, 100, 4, 1.0
@@ -44,7 +45,7 @@ def guarded(side: str, rounds: int) -> dict[str, Any]:
     else:
       schema = dpftrl.MinSep(num_rounds=max(rounds, 2000), min_sep=100, max_participations=20)
       claim = dpftrl.Claim(strategy='blt-b400', noise_multiplier=7.379, participation=schema)
-      opened, count = dpftrl.Guard(claim, delta=1e-10, log=path), 9000
+      opened, count = guards.Guard(claim, delta=1e-10, log=path), 9000
       record = lambda t, ids: opened.admit(ids, row=t, at_most=COHORT).device_ids
     seconds, computed = runner.timed(rounds, prepare)
     (closing,), _ = runner.timed(1, lambda t: opened.close)

@@ -40,7 +40,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
   durably. It needs no TensorFlow, and goes into any loop:
 
       claim = dpftrl.Claim(strategy=strategy, noise_multiplier=7.379, participation=schema)
-      guard = dpftrl.Guard(claim, 1e-10, max_epsilon=8.0, log='run/participation.parquet')
+      guard = Guard(claim, 1e-10, max_epsilon=8.0, log='run/participation.parquet')
       admission = guard.admit(candidates, row=int(state.aggregator.noise.row))
       state = train(state, admission.device_ids)
 

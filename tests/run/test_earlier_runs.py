@@ -13,6 +13,7 @@ from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.participation.counts import meter
+from fl_dpftrl.run import guards
 from tests.mechanisms.sensitivities import adaptive
 
 BLT = dpftrl.BLT([0.9, 0.4], [0.2, 0.3])
@@ -28,7 +29,7 @@ def run(folder: pathlib.Path, claim=CLAIM, *, earlier=(), num_rounds=6, devices=
   folder.mkdir(exist_ok=True)
   names = np.arange(12) if devices is None else devices
   options = {'delta': DELTA, **options}
-  with dpftrl.Guard(
+  with guards.Guard(
     claim, log=folder / 'participation.parquet', earlier=earlier, **options
   ) as guard:
     for _ in range(num_rounds):
@@ -135,7 +136,7 @@ def test_a_log_in_which_both_pass_the_budget_is_void(tmp_path):
 def test_a_schema_of_declared_rounds_counts_too(tmp_path):
   schema = dataclasses.replace(CLAIM, participation=dpftrl.MinSep(9, 4, 2))
   (tmp_path / 'first').mkdir()
-  with dpftrl.Guard(schema, DELTA, log=tmp_path / 'first' / 'participation.parquet') as guard:
+  with guards.Guard(schema, DELTA, log=tmp_path / 'first' / 'participation.parquet') as guard:
     guard.admit(np.arange(3))
     guard.claim.save(tmp_path / 'first', guard.log.run)
   losses, _ = run(tmp_path / 'second', LATER, earlier=[tmp_path / 'first'], num_rounds=1)

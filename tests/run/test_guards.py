@@ -26,7 +26,7 @@ def opened(path, **changes):
     for name in ('strategy', 'noise_multiplier', 'participation', 'clip_norm')
     if name in given
   }
-  return dpftrl.Guard(dpftrl.Claim(**own), **given, log=path)
+  return guards.Guard(dpftrl.Claim(**own), **given, log=path)
 
 
 def by_hand(history, candidates, t, schema):
@@ -122,7 +122,7 @@ def test_says_who_was_turned_away_and_why(tmp_path):
 ])  # fmt: skip
 def test_cohorts_that_are_refused_together_leave_no_round_behind(tmp_path, cohorts, error):
   claim = dpftrl.Claim(strategy='identity', noise_multiplier=5.0, participation=dpftrl.MinSep(4, 2))
-  with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
+  with guards.Guard(claim, log=tmp_path / 'log.parquet') as guard:
     guard.admit([5])
     guard.admit([7])
     with pytest.raises(error):
@@ -137,7 +137,7 @@ def test_cohorts_that_are_refused_together_leave_no_round_behind(tmp_path, cohor
 @pytest.mark.parametrize('when', ['before', 'within', 'after'])
 def test_an_interrupt_of_a_gate_lets_no_device_in_too_soon(tmp_path, monkeypatch, when):
   claim = dpftrl.Claim(strategy='identity', noise_multiplier=5.0, participation=dpftrl.MinSep(6, 3))
-  with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
+  with guards.Guard(claim, log=tmp_path / 'log.parquet') as guard:
     record, interrupts = guard.gate.record, [True]
 
     def interrupted(device_ids):
@@ -253,7 +253,7 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path, path
 ])  # fmt: skip
 def test_a_cohort_that_is_drawn_has_no_size(tmp_path, sampling):
   claim = dpftrl.Claim(strategy='identity', noise_multiplier=1.0, participation=sampling)
-  with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
+  with guards.Guard(claim, log=tmp_path / 'log.parquet') as guard:
     for ask in (guard.check, guard.admit):
       with pytest.raises(
         ValueError, match=f'at_most=2 is refused beside {type(sampling).__name__}'

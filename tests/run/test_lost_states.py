@@ -5,6 +5,7 @@ import re
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.run import guards
 from fl_dpftrl.support.files import mark
 from tests.run import test_examples, test_private_aggregator
 
@@ -41,7 +42,7 @@ def test_a_round_of_nobody_warns(tmp_path, recwarn):
     noise_multiplier=1.0,
     participation=dpftrl.MinSep(9, 3),
   )
-  with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
+  with guards.Guard(claim, log=tmp_path / 'log.parquet') as guard:
     assert guard.admit(['a'], timestamp=1).device_ids.tolist() == ['a'] and not recwarn
     with pytest.warns(UserWarning, match='admits no device: its row of noise is used up'):
       guard.admit(['a'], timestamp=2)

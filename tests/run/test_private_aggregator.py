@@ -447,7 +447,7 @@ def test_a_process_that_was_held_up_as_it_wrote_the_mark_is_no_copy(
 def test_a_round_whose_mark_failed_is_used_up_and_its_devices_took_part(tmp_path, monkeypatch):
   strategy, schema = 'identity', dpftrl.MinSep(num_rounds=9, min_sep=4, max_participations=2)
   claim = dpftrl.Claim(strategy=strategy, noise_multiplier=1.0, participation=schema)
-  with dpftrl.Guard(claim, log=tmp_path / 'log.parquet') as guard:
+  with guards.Guard(claim, log=tmp_path / 'log.parquet') as guard:
 
     def fail(*unused):
       raise OSError(errno.EIO, 'sync failed')

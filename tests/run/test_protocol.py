@@ -16,6 +16,7 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.run import guards
 
 STRATEGY = dpftrl.BandedToeplitz((1.0, 0.5, 0.2), normalized_rounds=60)
 NOISE_MULTIPLIER, DELTA = 2.0, 1e-6
@@ -248,7 +249,7 @@ class Loop:
       claim = dpftrl.Claim(
         strategy=STRATEGY, noise_multiplier=noise_multiplier, participation=SCHEMA
       )
-      self._guard = dpftrl.Guard(claim, DELTA, log=folder / LOG)
+      self._guard = guards.Guard(claim, DELTA, log=folder / LOG)
       if self._rows.next_row > self._guard.num_rounds:
         raise ValueError('the log lacks rounds')
     except BaseException:
@@ -628,10 +629,10 @@ def test_a_log_that_was_begun_survives_a_loss_of_power_without_any_noise(tmp_pat
   with pytest.MonkeyPatch.context() as patch:
     disk = Disk(patch, tmp_path)
     path.parent.mkdir()
-    with dpftrl.Guard(claim, log=path) as guard:
+    with guards.Guard(claim, log=path) as guard:
       guard.admit(['a'])
     disk.lose_power()
-    with dpftrl.Guard(claim, log=path) as guard:
+    with guards.Guard(claim, log=path) as guard:
       assert guard.log.cohort(0).tolist() == ['a']
 
 

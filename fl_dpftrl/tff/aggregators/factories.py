@@ -234,8 +234,14 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     is_covered = place == placement.ENGINE
     return arithmetics.Arithmetic.of(self.noise_multiplier, size, is_covered)
 
-  def claim(self, value_type: tff.Type, **others: Any) -> run_claim.Claim:
-    """Returns what a run with this aggregator claims, for a `Guard` or a log."""
+  def claim(self, process: Any, **others: Any) -> run_claim.Claim:
+    """Returns what a run with this aggregator claims, for a `Run` or a log.
+
+    Args:
+      process: the learning process that has this aggregator, or the type of its updates.
+      others: attributes of the claim, such as its participation.
+    """
+    value_type = updates_of(process)
     noise_reason = run_claim.void_reason(self.noise_multiplier, self.noise_seed)
     others['void_reason'] = (
       '; '.join(filter(None, (noise_reason, others.get('void_reason')))) or None
@@ -279,7 +285,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     scale = self.unit.size * self.first_clip_norm / self.report_goal
     return sums.released(total, row, scale), advanced
 
-  def skip_row(self, value_type: tff.Type) -> tff.Computation:
+  def skip_row(self, process: Any) -> tff.Computation:
     """A computation that burns a row of noise: drawn, and never released.
 
     It takes the aggregator's state (for a learning process, `state.aggregator`) to one whose
@@ -287,9 +293,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     logarithms and cosines differ in their last bits from one build of TensorFlow to another.
 
     Args:
-      value_type: of the updates; for a learning process,
-        `process.get_model_weights.type_signature.result.trainable`.
+      process: the learning process that has this aggregator, or the type of its updates.
     """
+    value_type = updates_of(process)
     state_type = self.create(self.sent(value_type)).initialize.type_signature.result.member
     skip_noise = tff.tensorflow.computation(self.noise_stream(value_type).skip, state_type.noise)
 
@@ -359,3 +365,18 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         f' build_fed_avg send, got {messages.one_line(sent, 200)}'
       )
     return sent[0]
+
+
+def updates_of(process: Any) -> tff.Type:
+  """Returns the type of a learning process's trainable weights, or a type as it is."""
+  if isinstance(process, tff.Type):
+    return process
+  weights = getattr(process, 'get_model_weights', None)
+  model = getattr(getattr(weights, 'type_signature', None), 'result', None)
+  trainable = getattr(model, 'trainable', None)
+  if trainable is None:
+    raise ValueError(
+      'process must be a learning process whose get_model_weights gives trainable weights, as'
+      f" federated averaging has, got {type(process).__name__}: run others' rounds with a Run"
+    )
+  return trainable

@@ -101,7 +101,7 @@ class RoundProcess:
     context: tff_inprocess.InProcessContext,
   ):
     self._process, self._aggregator, self._context = process, aggregator, context
-    self._trainable = trainable_weights(process)
+    self._trainable = factories.updates_of(process)
     # Most runs burn no row, and this takes a tenth of a short one's time.
     self._skip_row = functools.cache(lambda: aggregator.skip_row(self._trainable))
 
@@ -130,19 +130,6 @@ class RoundProcess:
   def weights(self, state: Any) -> Any:
     """Returns the model's weights in a state, as `get_model_weights` gives them."""
     return self._process.get_model_weights(state)
-
-
-def trainable_weights(process: Any) -> Any:
-  """Returns the type of the model's trainable weights."""
-  weights = getattr(process, 'get_model_weights', None)
-  model = getattr(getattr(weights, 'type_signature', None), 'result', None)
-  trainable = getattr(model, 'trainable', None)
-  if trainable is None:
-    raise ValueError(
-      'process must be a learning process whose get_model_weights gives trainable weights, as'
-      f" federated averaging has, got {type(process).__name__}: run others' rounds with a Guard"
-    )
-  return trainable
 
 
 def warning_of_fixed_weights(process: tff.learning.templates.LearningProcess) -> str | None:

@@ -146,7 +146,7 @@ def train(
       'stop_when needs metrics of the aggregator, and timers in rounds or a loss budget: no'
       ' guarantee covers an end that other figures of clients decide, or without declared rounds'
     )
-  trainable = processes.trainable_weights(process)
+  trainable = factories.updates_of(process)
   learned = process_check.check_process(process, aggregator, trusted_operations=trusted_operations)
   if not allow_unprotected_state:
     learned.require()

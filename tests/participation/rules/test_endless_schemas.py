@@ -12,6 +12,7 @@ from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import stamped
 from fl_dpftrl.participation import registry
 from fl_dpftrl.prove.replaying import counted
+from fl_dpftrl.run import guards
 from tests import every_family, oracle
 
 BLT = dpftrl.BLT([0.9, 0.4], [0.2, 0.3])
@@ -86,7 +87,7 @@ def test_one_figure_for_schema_and_budget_of_one_name():
 def test_a_guard_keeps_to_it_and_a_log_has_one_figure(tmp_path):
   figures, rounds = set(), {}
   for _ in range(3):  # Resumed, each time for more rounds.
-    with dpftrl.Guard(claim(), DELTA, max_epsilon=5.0, log=tmp_path / 'participation.parquet') as g:
+    with guards.Guard(claim(), DELTA, max_epsilon=5.0, log=tmp_path / 'participation.parquet') as g:
       for t in range(g.num_rounds, g.num_rounds + 7):
         admitted = g.admit([f'd{i}' for i in range(t % 4, 8 + t)])
         for device in admitted.device_ids.tolist():

@@ -37,7 +37,7 @@ def candidates(t: int) -> list[str]:
 
 def admitted(path, num_rounds: int) -> np.ndarray:
   """Runs rounds of a guard, and returns the losses of its devices; the log stays open."""
-  running = dpftrl.Guard(CLAIM, DELTA, log=path)
+  running = guards.Guard(CLAIM, DELTA, log=path)
   for t in range(running.num_rounds, num_rounds):
     running.admit(candidates(t), timestamp=t)
   losses = running.gate.seen.losses([f'device-{i}' for i in range(20)])
@@ -86,7 +86,7 @@ def kill_a_process(path, owner: type, name: str, call: int, after: bool) -> None
           os.kill(os.getpid(), signal.SIGKILL)
         return result
 
-      running = dpftrl.Guard(CLAIM, log=path)
+      running = guards.Guard(CLAIM, log=path)
       setattr(owner, name, last)
       for t in itertools.count(running.num_rounds):
         running.admit(candidates(t), timestamp=t)
@@ -102,7 +102,7 @@ def print_lengths(path) -> None:
   for i in range(40):
     assert forks.num_threads() == 1
     kill_a_process(path, *KILLED_AT[i % 4], call=i % 3, after=bool(i // 4 % 2))
-    running = dpftrl.Guard(CLAIM, log=path)
+    running = guards.Guard(CLAIM, log=path)
     lengths.append(running.num_rounds)
     running.log.release()
   print(json.dumps(lengths))
@@ -123,7 +123,7 @@ def test_meters_after_forty_kills_are_those_of_an_uninterrupted_run(tmp_path):
 
 def test_a_guard_says_why_and_a_log_has_one_figure(tmp_path):
   path, said = tmp_path / 'participation.parquet', set()
-  with dpftrl.Guard(CLAIM, DELTA, max_epsilon=5.0, log=path) as running:
+  with guards.Guard(CLAIM, DELTA, max_epsilon=5.0, log=path) as running:
     figures = {running.epsilon()}  # Before the first round too.
     for t in range(40):
       admission = running.admit(candidates(t))
@@ -153,7 +153,7 @@ def test_a_guard_says_why_and_a_log_has_one_figure(tmp_path):
 
 def test_a_budget_below_that_of_the_claim_is_refused(tmp_path):
   with pytest.raises(ValueError, match='max_epsilon=2 is too little'):
-    dpftrl.Guard(CLAIM, DELTA, max_epsilon=2.0, log=tmp_path / 'participation.parquet')
+    guards.Guard(CLAIM, DELTA, max_epsilon=2.0, log=tmp_path / 'participation.parquet')
 
 
 def test_a_log_names_the_round_in_which_a_device_passes_its_budget(tmp_path):
@@ -230,7 +230,7 @@ def test_an_aggregator_goes_on_past_any_horizon(tmp_path):
 def test_rounds_beyond_the_last_row_are_refused(tmp_path):
   short = dpftrl.LossBudget(max_participations=3, min_sep=4, last_row=2)
   claim = dpftrl.Claim(strategy=BLT, noise_multiplier=3.0, participation=short)
-  running = dpftrl.Guard(claim, DELTA, log=tmp_path / 'participation.parquet')
+  running = guards.Guard(claim, DELTA, log=tmp_path / 'participation.parquet')
   running.admit(['a'])
   running.admit(['b'])
   with pytest.raises(guards.BudgetSpentError, match='beyond the 2 rounds'):

@@ -14,6 +14,7 @@ from scipy import stats
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import refusals, unit_tables
 from fl_dpftrl.participation.rules import per_units
+from fl_dpftrl.run import guards
 from tests import every_family, oracle
 
 BLT = dpftrl.BLT([0.5], [0.5])
@@ -126,7 +127,7 @@ def test_the_gate_admits_what_a_recount_of_every_unit_allows(tmp_path, inner, se
   gram = np.asarray(BLT.endless_gram().tabulated(64).entries(*np.sort(np.indices((40, 40)), 0)))
   rows: dict[str, list[int]] = {}
   turned_away = 0
-  with dpftrl.Guard(claim, DELTA, log=tmp_path / 'log.parquet', units=units) as guard:
+  with guards.Guard(claim, DELTA, log=tmp_path / 'log.parquet', units=units) as guard:
     for t in range(40):
       names = [f'd{i}' for i in generator.permutation(14)[: generator.integers(1, 9)]]
       expected = []
@@ -142,7 +143,7 @@ def test_the_gate_admits_what_a_recount_of_every_unit_allows(tmp_path, inner, se
       assert admission.device_ids.tolist() == expected
       if generator.random() < 0.2:  # Meters and rounds are computed again from the log.
         guard.log.release()
-        guard = dpftrl.Guard(claim, DELTA, log=tmp_path / 'log.parquet', units=units)
+        guard = guards.Guard(claim, DELTA, log=tmp_path / 'log.parquet', units=units)
   assert turned_away
 
 
@@ -183,17 +184,17 @@ def test_a_claim_keeps_the_rule():
 def test_a_table_and_a_rule_need_each_other(tmp_path):
   claim = dpftrl.Claim(strategy=BLT, noise_multiplier=4.0, participation=per_units.PerUnit(SCHEMA))
   with pytest.raises(ValueError, match='need each other'):
-    dpftrl.Guard(claim, log=tmp_path / 'log.parquet')
+    guards.Guard(claim, log=tmp_path / 'log.parquet')
   plain = dpftrl.Claim(strategy=BLT, noise_multiplier=4.0, participation=SCHEMA)
   with pytest.raises(ValueError, match='need each other'):
-    dpftrl.Guard(plain, log=tmp_path / 'log.parquet', units=table([('d', 'p', 0)]))
+    guards.Guard(plain, log=tmp_path / 'log.parquet', units=table([('d', 'p', 0)]))
 
 
 def test_each_round_cites_the_table_as_it_was(tmp_path):
   claim = dpftrl.Claim(strategy=BLT, noise_multiplier=4.0, participation=per_units.PerUnit(SCHEMA))
   path, first = tmp_path / 'log.parquet', [('d1', 'p', 0), ('d2', 'q', 0)]
   longer = [*first, ('d3', 'p', 1), ('d4', 'r', 3)]
-  with dpftrl.Guard(claim, log=path, units=table(first)) as guard:
+  with guards.Guard(claim, log=path, units=table(first)) as guard:
     guard.admit(['d1'])
     with pytest.raises(refusals.LogError, match='row 3: is of round 0, and was not in the table'):
       guard.extend_units(table([*first, ('d3', 'p', 0)]))
@@ -215,8 +216,8 @@ def test_each_round_cites_the_table_as_it_was(tmp_path):
     ([*longer, ('d5', 's', 1)], 'row 5: is of round 1'),
   ):
     with pytest.raises(refusals.LogError, match=words):
-      dpftrl.Guard(claim, log=path, units=table(rows))
-  with dpftrl.Guard(claim, log=path, units=table([*longer, ('d5', 's', 2)])) as guard:
+      guards.Guard(claim, log=path, units=table(rows))
+  with guards.Guard(claim, log=path, units=table([*longer, ('d5', 's', 2)])) as guard:
     guard.admit(['d5'])
 
 
@@ -271,7 +272,7 @@ def test_a_week_of_a_person_is_a_unit_whose_budget_renews(tmp_path):
     participation=per_units.PerUnit(dpftrl.MinSep(12, 1, 1), name='week of a person'),
   )
   log = tmp_path / 'log.parquet'
-  with dpftrl.Guard(claim, log=log, units=path) as guard:
+  with guards.Guard(claim, log=log, units=path) as guard:
     admitted = []
     for t in range(12):
       ids = guard.check(['d0']).device_ids.tolist()

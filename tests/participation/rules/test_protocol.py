@@ -10,6 +10,7 @@ from fl_dpftrl.mechanisms import schemas, sensitivities
 from fl_dpftrl.participation import promised
 from fl_dpftrl.participation.counts import seen
 from fl_dpftrl.prove.replaying import evidence
+from fl_dpftrl.run import guards
 
 BLT = dpftrl.BLT([0.9, 0.5], [0.2, 0.1])
 
@@ -99,7 +100,7 @@ def test_its_own_guarantee_is_that_of_guards_and_statements(tmp_path):
   epsilon = dpftrl.account(BLT, Dearer(6), noise_multiplier=3.0, delta=1e-6).epsilon()
   claim = dpftrl.Claim(strategy=BLT, noise_multiplier=3.0, participation=Dearer(6))
   assert claim.guarantee(Dearer(6), 1e-6).epsilon() == epsilon
-  with dpftrl.Guard(claim, 1e-6, log=tmp_path / 'participation.parquet') as guard:
+  with guards.Guard(claim, 1e-6, log=tmp_path / 'participation.parquet') as guard:
     guard.admit(['a'])
     assert guard.epsilon(6) == epsilon
   claim.save(tmp_path)
@@ -109,7 +110,7 @@ def test_its_own_guarantee_is_that_of_guards_and_statements(tmp_path):
 @pytest.mark.parametrize('comes_back', [False, True])
 def test_a_guard_keeps_it_and_replay_shows_it(tmp_path, comes_back):
   claim = dpftrl.Claim(strategy=BLT, noise_multiplier=3.0, participation=Once(6))
-  with dpftrl.Guard(claim, 1e-6, max_epsilon=9.0, log=tmp_path / 'participation.parquet') as guard:
+  with guards.Guard(claim, 1e-6, max_epsilon=9.0, log=tmp_path / 'participation.parquet') as guard:
     admitted = [guard.admit(['a', 'b'][: 1 + t]) for t in range(2)]
     assert [a.device_ids.tolist() for a in admitted] == [['a'], ['b']]
     assert admitted[1].turned_away[0].sentence.endswith('took part in round 0, and once is all')

@@ -11,6 +11,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import refusals, unit_tables
 from fl_dpftrl.prove.reports import privacy, settings
+from fl_dpftrl.run import guards
 from tests import oracle
 from tests.commands import lines
 
@@ -97,7 +98,7 @@ def trained(tmp_path, rule=RULE, num_rounds=12):
   claim = dpftrl.Claim(
     strategy=BLT, noise_multiplier=4.0, clip_norm=1.0, report_goal=1, participation=rule
   )
-  with dpftrl.Guard(claim, DELTA, log=tmp_path / 'log.parquet', units=owners) as guard:
+  with guards.Guard(claim, DELTA, log=tmp_path / 'log.parquet', units=owners) as guard:
     for t in range(num_rounds):
       if t == 6:
         guard.extend_units(write(owners, [*table, ('d20', 'p0', 6)]))
@@ -219,7 +220,7 @@ def test_a_unit_that_ends_needs_a_log_that_cites_it_and_a_name_of_its_own(tmp_pa
     dpftrl.open_run(log, BLT, noise_multiplier=1.0, units=table)
   claim = dpftrl.Claim(strategy=BLT, noise_multiplier=4.0, participation=RULE)
   with pytest.raises(ValueError, match='a unit that ends is no person'):
-    dpftrl.Guard(claim, log=tmp_path / 'other.parquet', units=table)
+    guards.Guard(claim, log=tmp_path / 'other.parquet', units=table)
   table.write_text(row % (0, 0, ''))  # JSON lines without the column.
   run = dpftrl.open_run(log, BLT, noise_multiplier=1.0, units=table)
   assert dpftrl.replay(run, delta=DELTA).max_participations == 3

@@ -7,6 +7,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import layouts
 from fl_dpftrl.prove.replaying import opened_runs, replays
+from fl_dpftrl.run import guards
 from tests.prove.replaying.in_memory import log_of
 
 BLT = dpftrl.BLT([0.99, 0.7], [0.3, 0.3])
@@ -87,7 +88,7 @@ def fixture_guarded(tmp_path):
   """The log of a guard that was told no clip norm."""
   planned = dpftrl.MinSep(num_rounds=NUM_ROUNDS, min_sep=2)
   path = tmp_path / 'log.parquet'
-  with dpftrl.Guard(claim(participation=planned), delta=1e-6, log=path) as guard:
+  with guards.Guard(claim(participation=planned), delta=1e-6, log=path) as guard:
     for t in range(NUM_ROUNDS):
       guard.admit(['a', 'b'] if t % 2 else ['c'], row=t, timestamp=86400)
   dpftrl.save_strategy(tmp_path / 'blt.json', BLT, schema=planned)

@@ -13,6 +13,7 @@ import fl_dpftrl as dpftrl
 from experiments.stackoverflow.datasets import texts
 from fl_dpftrl.logs import participation_log
 from fl_dpftrl.planning.simulation import trace_tables
+from fl_dpftrl.run import guards
 from fl_dpftrl.support.files import durable, paths
 from tests.commands import lines
 from tests.logs import files
@@ -25,7 +26,7 @@ WRITERS = {
     'identity', template=np.zeros(2), folder=p, participation=SCHEMA, **NOISE
   ),
   'rows': lambda p: dpftrl.NoiseRows('identity', 2, folder=p),
-  'guard': lambda p: dpftrl.Guard(CLAIM, 1e-6, log=f'{p}/log.parquet'),
+  'guard': lambda p: guards.Guard(CLAIM, 1e-6, log=f'{p}/log.parquet'),
   'writer': lambda p: dpftrl.LogWriter(f'{p}/log.parquet'),
   'log': lambda p: dpftrl.write_log(f'{p}/a.parquet', rounds=[0], device_ids=['a'], num_rounds=1),
   'strategy': lambda p: dpftrl.save_strategy(f'{p}/a.json', dpftrl.Identity(), schema=SCHEMA),
