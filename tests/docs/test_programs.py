@@ -13,8 +13,9 @@ from tests import pages
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
-BEGINNING, BUDGET, RESUMES, *OTHERS = pages.programs('aggregator.md')
+BEGINNING, LOOP, *OTHERS = pages.programs('aggregator.md')
 SUMS = [program for program in OTHERS if '= train(' in program]
+RESUMES = LOOP.replace("'own_loop'", "'resumed'")
 
 
 @pytest.fixture(name='names', scope='module')
@@ -24,7 +25,7 @@ def fixture_names(tmp_path_factory):
   before = stack.current
   with pytest.MonkeyPatch.context() as patched:
     patched.chdir(tmp_path_factory.mktemp('page'))
-    for program in (BEGINNING, BUDGET):
+    for program in (BEGINNING, LOOP):
       exec(compile(program, 'aggregator.md', 'exec'), names)
     yield names
   stack.set_default_context(before)
@@ -58,7 +59,7 @@ def test_the_short_programs_of_a_page_run(page, wanted, names):
   names = {**names, **given}
   before = {name: names.pop(name, None) for name in wanted}
   # Others train, as above and below, or need a cluster.
-  long = r'= train(_or_resume)?\(|use_machines\('
+  long = r'= train\(|use_machines\('
   programs = [p for p in pages.programs(page) if not re.search(long, p)]
   if page == 'audit.md':  # Whether it runs needs no power: that is of tests/prove/auditing.
     programs = [p.replace(' divisor=10,', ' divisor=10, num_draws=1000,') for p in programs]
@@ -89,7 +90,7 @@ def test_a_killed_loop_resumes_and_burns_the_row_of_the_lost_round(names):
   seen = types.SimpleNamespace(**{**vars(tff), 'program': program})
   run(RESUMES, names, tff=seen)
   assert rows == [4, 5, 6]  # Row 2 entered no other sum.
-  statement = dpftrl.replay(dpftrl.open_run('resumed/log.parquet', names['strategy']), delta=1e-6)
+  statement = dpftrl.replay('resumed', delta=1e-6)
   assert statement.num_rounds == 6 and statement.declared.holds
   shutil.rmtree('resumed/states')  # Without them, the run would begin anew at the same ε.
   with pytest.raises(mark.LostStateError, match='no state of them is there'):

@@ -64,10 +64,9 @@ def test_the_programs_that_write_a_log_run(monkeypatch, tmp_path):
   names = {}
   for program in programs:
     exec(compile(program, 'write-the-log.md', 'exec'), names)
-  assert names['admission'].device_ids.tolist() == ['a', 'b']
-  names['guard'].close()
-  for log in ('participation', 'guarded'):
-    run = dpftrl.open_run(f'{log}.parquet', 'blt-b400')
+  assert names['round_'].device_ids.tolist() == ['a', 'b']
+  names['run'].close()
+  for run in (dpftrl.open_run('participation.parquet', 'blt-b400'), 'guarded'):
     statement = dpftrl.replay(run, delta=1e-10)
     assert statement.void_reason is None
   assert statement.worst_case.epsilon() <= 8.0
