@@ -42,7 +42,7 @@ setuptools.setup(
     'numba>=0.68',  # Its cache goes by what a source says, and not by when it was written.
     'numpy>=1.26',
     'pyarrow>=16',
-    'scipy>=1.11',
+    'scipy>=1.12',
     'threadpoolctl>=3.1',
     'tqdm>=4.66',
   ],

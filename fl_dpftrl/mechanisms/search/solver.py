@@ -6,6 +6,7 @@ Both handle points outside the domain. The value there is not finite, and the gr
 from collections.abc import Callable
 
 import numpy as np
+import scipy.optimize
 
 from fl_dpftrl.mechanisms.search import search_problem
 
@@ -131,21 +132,9 @@ def _line_search(
 def project(values: np.ndarray) -> np.ndarray:
   """Returns the nearest non-negative, non-increasing sequence.
 
-  Neighbours in the wrong order are pooled into their mean until none are left. Negative values
-  then become 0.
-
-  Source: Ayer et al. 1955, pool adjacent violators.
+  Source: Ayer et al. 1955, pool adjacent violators, by SciPy; negative values then become 0.
   """
-  sums: list[float] = []
-  sizes: list[int] = []
-  for value in values.tolist():
-    size = 1
-    while sums and sums[-1] * size <= value * sizes[-1]:
-      value += sums.pop()
-      size += sizes.pop()
-    sums.append(value)
-    sizes.append(size)
-  return np.maximum(np.repeat(np.divide(sums, sizes), sizes), 0.0)
+  return np.maximum(scipy.optimize.isotonic_regression(values, increasing=False).x, 0.0)
 
 
 def minimize_monotone(

@@ -158,7 +158,7 @@ def test_the_price_of_no_end_at_one_horizon(n, b, k, objective, known):
   strategy = optimization.optimize(
     'blt', budget, horizons=(n, n), objective=objective, num_buffers=4, progress=lambda *_: None
   )
-  loss = Problem(schemas.MinSep(n, b, k), objective, budget=budget).loss(strategy)
+  loss = Problem(schemas.MinSep(n, b, k), objective, budget=budget.named).loss(strategy)
   assert loss <= known + 1e-4
   assert loss >= Problem(schemas.MinSep(n, b, k), objective).loss(strategy)
 
@@ -170,11 +170,11 @@ def test_several_horizons_cost_a_few_percent_each_decade():
   strategy = quiet(horizons=(200, 2000), num_buffers=3)
   ratios = []
   for schema in budget.horizon_schemas((200, 2000)):
-    problem = Problem(schema, budget=budget)
+    problem = Problem(schema, budget=budget.named)
     best = quiet(horizons=(schema.num_rounds,) * 2, num_buffers=3)
     ratios.append(problem.loss(strategy) / problem.loss(best))
   assert len(ratios) == 4 and max(ratios) <= 1.071 and min(ratios) >= 1.0 - 1e-6
-  beyond = Problem(schemas.MinSep(20_000, 40, 5), budget=budget)
+  beyond = Problem(schemas.MinSep(20_000, 40, 5), budget=budget.named)
   alone = quiet(horizons=(200, 200), num_buffers=3)  # Regret far beyond one horizon.
   assert beyond.loss(alone) > 1.5 * beyond.loss(strategy)
 
