@@ -6,6 +6,12 @@ Example:
 A run that was interrupted goes on when it is started again.
 """
 
+from fl_dpftrl.support import signals
+
+if __name__ == '__main__':
+  signals.end_at_once('finetune: interrupted')  # What is imported next takes a while.
+
+# pylint: disable=g-import-not-at-top,wrong-import-position
 import datetime
 import importlib.util
 import math
@@ -45,7 +51,8 @@ def main() -> None:
   if flags.seed < 0:
     parser.error(f'--seed={flags.seed} must be at least 0')
   try:
-    print(finetune(flags))
+    with signals.cleaned_up('finetune: interrupted; the same command goes on'):
+      print(finetune(flags))
   except (ValueError, OSError) as problem:
     parser.error(str(problem))
 

@@ -1,5 +1,6 @@
 """The command, from a GGUF file and a folder of text to the table and the figure."""
 
+import signal
 import sys
 
 import numpy as np
@@ -103,3 +104,15 @@ def test_flags_out_of_range_are_named_in_a_line(flag, message, tmp_path, monkeyp
     command.main()
   error = capsys.readouterr().err
   assert message in error and error.count('\n') == 1
+
+
+def test_an_interrupt_is_one_line(monkeypatch, tmp_path, capsys):
+  def interrupted(flags):
+    signal.raise_signal(signal.SIGINT)
+
+  monkeypatch.setattr(command, 'finetune', interrupted)
+  monkeypatch.setattr(sys, 'argv', ['finetune', f'--output_dir={tmp_path}'])
+  with pytest.raises(SystemExit) as end:
+    command.main()
+  assert end.value.code == 130
+  assert capsys.readouterr().err == 'finetune: interrupted; the same command goes on\n'

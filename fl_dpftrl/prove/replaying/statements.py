@@ -40,7 +40,7 @@ COLUMNS, MARKS = 'COLUMNS', 'MARKS'
 """Stands for the columns of a log in what is published: their names are those of another system."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Part:
   """One guarantee of a statement, and the participation that it is of.
 
@@ -60,6 +60,14 @@ class Part:
   participation: Any = None
   holds: bool = True
   reason: str | None = None
+
+  def __repr__(self) -> str:
+    """Returns the guarantee in one sentence."""
+    name = self.name.replace('_', ' ')
+    if not self.holds:
+      return messages.one_line(f'{name}: does not hold, as {self.reason or self.broken}', 200)
+    extent = '' if self.participation is None else f', of {self.participation.extent}'
+    return f'{name}: {self.guarantee}{extent}'
 
   @property
   def broken(self) -> str:

@@ -116,3 +116,19 @@ def test_the_declared_figure_is_that_of_all_declared_rounds():
   told = ' '.join(early.assumptions)
   assert 'neither participation nor the end of the run depended on what was released' in told
   assert 'all 200 declared rounds' in told and 'max_epsilon' in told
+
+
+def test_a_guarantee_of_a_statement_is_one_sentence():
+  statement = statement_of(IDENTITY, ENDED)
+  declared = statement.declared.guarantee
+  assert repr(statement.headline) == f'declared: {declared}, of 200 declared rounds'
+  assert repr(statement.parts[0]) == f'worst case: {statement.worst_case}'
+  rows = [(0, 'a'), (0, 'b'), (1, 'a')]
+  run = opened_runs.RecordedRun.of(
+    log_of(rows, 9),
+    dpftrl.Identity(),
+    noise_multiplier=1.0,
+    participation=schemas.MinSep(num_rounds=9, min_sep=2),
+  )
+  broken = replays.replay(run, delta=DELTA).declared
+  assert repr(broken).startswith('declared: does not hold, as at least 2 rounds apart and')
