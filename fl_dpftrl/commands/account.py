@@ -4,12 +4,10 @@ import argparse
 
 from fl_dpftrl.commands import flags
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.participation import accountant, bins
+from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import tuning
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
-
-_HOW = ('method', 'num_samples', 'tries')
 
 HELP = 'computes ε and ρ for a strategy, schema and noise, or the noise for an ε or ρ'
 
@@ -36,18 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_loss_budget(parser)
   flags.add_sampling(parser)
   parser.add_argument(
-    '--method',
-    choices=bins.METHODS,
-    help='with --sampling=bins: how ε is proven: bound, without coins (default), or certified, by'
-    ' Monte Carlo',
-  )
-  parser.add_argument('--num_samples', type=int, help='with --method=certified (default: 1000000)')
-  parser.add_argument(
-    '--tries',
-    type=int,
-    help='with --method=certified: number of this certificate among all of the run (default: 1)',
-  )
-  parser.add_argument(
     '--tuning',
     metavar='LAW:MEAN[:MOST]',
     help='ε of the best of a secret random number of such runs too, by the law geometric or'
@@ -62,9 +48,6 @@ def run(args: argparse.Namespace) -> json_files.Object:
   law = None if args.tuning is None else tuning.Tuning.parse(args.tuning)
   strategy = files.load_strategy(args.strategy)
   participation = flags.participation(args, strategy)
-  how = {name: getattr(args, name) for name in _HOW if getattr(args, name) is not None}
-  if how and args.sampling != 'bins':
-    raise ValueError(f'--{next(iter(how))}={next(iter(how.values()))} needs --sampling=bins')
   if args.num_parameters is not None and participation.is_secret:
     raise ValueError(
       f'--num_parameters={args.num_parameters} is refused with --sampling={args.sampling}: the'
@@ -74,10 +57,10 @@ def run(args: argparse.Namespace) -> json_files.Object:
   terms = {name: getattr(args, name) for name in names} | {'num_coordinates': args.num_parameters}
   if args.noise_multiplier is not None:
     noise = {'noise_multiplier': args.noise_multiplier}
-    guarantee = accountant.account(strategy, participation, **noise, **terms, **how)
+    guarantee = accountant.account(strategy, participation, **noise, **terms)
   else:
     target = {'epsilon': args.epsilon, 'rho': args.rho}
-    guarantee = accountant.calibrate(strategy, participation, **target, **terms, **how)
+    guarantee = accountant.calibrate(strategy, participation, **target, **terms)
   figures = guarantee.to_json()
   curve = {'curve': figures.pop('curve')} if 'curve' in figures else {}
   result = {

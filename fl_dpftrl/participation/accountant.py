@@ -22,7 +22,6 @@ def account(
   adjacency: str = adjacencies.ZERO_OUT,
   group_size: int = 1,
   num_coordinates: int | None = None,
-  **method: Any,
 ) -> guarantees.Guarantee:
   """Returns the guarantee of a run with this strategy, participation and noise.
 
@@ -38,7 +37,6 @@ def account(
     group_size: number of devices protected together; multiplies the sensitivity.
     num_coordinates: parameters of the model, for releases in whole numbers, as
       `CorrelatedNoiseFactory` makes them in process; None for real numbers, whose ε is a bit less.
-    method: only for secret bins; see `bins.proven`.
 
   Raises:
     ValueError: if an argument is out of range, the participation has more rounds than the strategy
@@ -48,7 +46,7 @@ def account(
   appendix F.3.
   """
   checks.positive(noise_multiplier=noise_multiplier)
-  terms = guarantees.Terms(delta, adjacency, group_size, num_coordinates, method)
+  terms = guarantees.Terms(delta, adjacency, group_size, num_coordinates)
   strategy, answers = _checked(strategy, participation, terms)
   return answers.guarantee(strategy, noise_multiplier, terms)
 
@@ -63,7 +61,6 @@ def calibrate(
   adjacency: str = adjacencies.ZERO_OUT,
   group_size: int = 1,
   num_coordinates: int | None = None,
-  **method: Any,
 ) -> guarantees.Guarantee:
   """Returns the guarantee with the smallest noise multiplier that meets ε or ρ.
 
@@ -76,14 +73,14 @@ def calibrate(
     delta: δ at which ε is stated, one or several; a given epsilon is met at the first.
     epsilon: upper limit of ε.
     rho: upper limit of ρ, not for secret draws; give exactly one of epsilon and rho.
-    adjacency, group_size, num_coordinates, method: see `account`.
+    adjacency, group_size, num_coordinates: see `account`.
 
   Raises:
     ValueError: if not exactly one target is given, an argument is out of range, the participation
       has more rounds than the strategy supports, or the rounding of whole numbers alone passes the
       target.
   """
-  terms = guarantees.Terms(delta, adjacency, group_size, num_coordinates, method)
+  terms = guarantees.Terms(delta, adjacency, group_size, num_coordinates)
   strategy, answers = _checked(strategy, participation, terms)
   return answers.least_noise(strategy, epsilon, rho, terms)
 

@@ -97,7 +97,6 @@ class Batches(drawn.Secret, cyclic.Cyclic):
   def guarantee(
     self, strategy: base.Strategy, noise_multiplier: float, terms: guarantees.Terms
   ) -> 'AmplifiedGuarantee':
-    terms.refuse_method()
     return AmplifiedGuarantee(
       sensitivity=self.change(strategy, terms.adjacency),
       sensitivity_kind=sensitivities.EXACT,

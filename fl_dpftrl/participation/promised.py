@@ -90,7 +90,6 @@ class Promised:
     self, strategy: base.Strategy, noise_multiplier: float, terms: guarantees.Terms
   ) -> guarantees.Guarantee:
     """Returns the guarantee of one Gaussian release of this sensitivity."""
-    terms.refuse_method()
     rounding = arithmetics.Rounding()
     if terms.num_coordinates is not None and noise_multiplier:
       rounding = arithmetics.rounding([(strategy, self.num_rows)], terms.num_coordinates)

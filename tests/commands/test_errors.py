@@ -134,7 +134,6 @@ ERRORS = [
   ('simulate', '--output=log.csv', 'must end in .parquet'),
   ('simulate', '--output_scenario=s.txt', 'must end in .json'),
   ('account', '--sampling=bins', '--sampling=bins needs --num_bins'),
-  ('account', '--method=certified', '--method=certified needs --sampling=bins'),
   ('account', '--sampling=bins --num_bins=99', 'num_bins=99 is more than'),
   ('account', f'{_SAMPLED}=bins --num_bins=3', '--num_examples=1000 does not go with'),
   ('account', f'{_SAMPLED}=poisson --num_bins=3', '--num_bins=3 does not go with'),

@@ -186,13 +186,12 @@ def test_noise_in_secret_bins_is_written_and_drawn(monkeypatch, tmp_path):
     'EPSILONS': (2.0,),
     'FEW_AND_MANY': (6, 12),
     'DELTAS': (1e-6, 1e-10),
-    'SAMPLES': 20_000,
   }
   module = program('secret_bins', monkeypatch, **small)
   module.main(tmp_path)
   (row,) = csv.DictReader((tmp_path / 'noise.csv').open())
   noise = {name: float(value) for name, value in row.items()}
-  assert noise['BLT, secret bins, certified'] <= noise['BLT, secret bins'] < noise['BLT']
+  assert noise['BLT, secret bins'] < noise['BLT']
   assert min((tmp_path / f'{name}.svg').stat().st_size for name in ('noise', 'epsilon')) > 5000
   after = [float(row['after']) for row in csv.DictReader((tmp_path / 'epsilon.csv').open())]
   assert len(after) == 12 and max(after) < 4.0

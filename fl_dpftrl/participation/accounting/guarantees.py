@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from fl_dpftrl.mechanisms import sensitivities
@@ -20,25 +20,18 @@ class Terms:
     deltas: δ at which ε is stated, one or several.
     adjacency, group_size: see `Guarantee`.
     num_coordinates: parameters of the model, for releases in whole numbers; None for real numbers.
-    method: how ε is proven, for secret bins only; see `bins.proven`.
   """
 
   deltas: Any
   adjacency: str = adjacencies.ZERO_OUT
   group_size: int = 1
   num_coordinates: int | None = None
-  method: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     is_several = isinstance(self.deltas, Iterable) and not isinstance(self.deltas, str)
     object.__setattr__(self, 'deltas', tuple(self.deltas) if is_several else (self.deltas,))
     for delta in self.deltas:
       gaussian.check_delta(delta)
-
-  def refuse_method(self) -> None:
-    """Raises ValueError for a method, of which only secret bins have several."""
-    for name in self.method:
-      raise ValueError(f'{name} is for secret bins')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
