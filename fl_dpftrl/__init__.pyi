@@ -19,8 +19,6 @@ from fl_dpftrl.mechanisms.families.tree_online import TreeOnline as TreeOnline
 from fl_dpftrl.mechanisms.files.files import describe as describe
 from fl_dpftrl.mechanisms.files.files import load_strategy as load_strategy
 from fl_dpftrl.mechanisms.files.files import save_strategy as save_strategy
-from fl_dpftrl.mechanisms.schemas import FixedSeparation as FixedSeparation
-from fl_dpftrl.mechanisms.schemas import MinSep as MinSep
 from fl_dpftrl.mechanisms.workloads import Workload as Workload
 from fl_dpftrl.mechanisms.workloads import warmup_cooldown as warmup_cooldown
 from fl_dpftrl.participation.accountant import account as account
@@ -31,6 +29,8 @@ from fl_dpftrl.participation.registration import register as register
 from fl_dpftrl.participation.rules.loss_budgets import LossBudget as LossBudget
 from fl_dpftrl.participation.rules.per_units import PerUnit as PerUnit
 from fl_dpftrl.participation.rules.sampling import SecretBins as SecretBins
+from fl_dpftrl.participation.rules.separations import FixedSeparation as FixedSeparation
+from fl_dpftrl.participation.rules.separations import MinSep as MinSep
 from fl_dpftrl.planning.comparison import Comparison as Comparison
 from fl_dpftrl.planning.comparison import compare as compare
 from fl_dpftrl.planning.optimization import optimize as optimize

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import base, schemas, workloads
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import base, workloads
 
 
 class AnyMatrix(base.Strategy):
@@ -24,19 +25,19 @@ class AnyMatrix(base.Strategy):
     raise NotImplementedError
 
 
-def schema_of(rounds, device_ids, num_rounds: int) -> schemas.MinSep:
+def schema_of(rounds, device_ids, num_rounds: int) -> dpftrl.MinSep:
   """Returns the tightest schema of participations, pair by pair of each device."""
   by_device: dict[object, list[int]] = {}
   for t, device in zip(rounds, device_ids, strict=True):
     by_device.setdefault(device, []).append(int(t))
   apart = [abs(j - i) for own in by_device.values() for i, j in itertools.combinations(own, 2)]
   most = max(map(len, by_device.values()), default=1)
-  return schemas.MinSep(num_rounds, min(apart, default=num_rounds), most)
+  return dpftrl.MinSep(num_rounds, min(apart, default=num_rounds), most)
 
 
-def patterns(schema: schemas.MinSep) -> list[tuple[int, ...]]:
+def patterns(schema: dpftrl.MinSep) -> list[tuple[int, ...]]:
   """Returns every non-empty set of rounds that one device may take part in."""
-  fixed = isinstance(schema, schemas.FixedSeparation)
+  fixed = isinstance(schema, dpftrl.FixedSeparation)
   most = schema.max_participations or schema.num_rounds
 
   def extended(pattern: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -52,7 +53,7 @@ def patterns(schema: schemas.MinSep) -> list[tuple[int, ...]]:
   return list(extended(()))
 
 
-def worst(matrix: np.ndarray, schema: schemas.MinSep) -> float:
+def worst(matrix: np.ndarray, schema: dpftrl.MinSep) -> float:
   """Returns the largest norm of a sum of columns: the sensitivity if CᵀC ≥ 0."""
   indicators = np.zeros((len(every := patterns(schema)), matrix.shape[1]))
   for indicator, pattern in zip(indicators, every):
@@ -90,7 +91,7 @@ def _unit(vectors: np.ndarray, otherwise: np.ndarray | float = 0.0) -> np.ndarra
   return np.where(lengths > 0.0, vectors / np.where(lengths > 0.0, lengths, 1.0), otherwise)
 
 
-def worst_of_vectors(matrix: np.ndarray, schema: schemas.MinSep) -> float:
+def worst_of_vectors(matrix: np.ndarray, schema: dpftrl.MinSep) -> float:
   """Returns the largest ‖C u‖ that ascent finds for updates of norm 1."""
   gram, best = matrix.T @ matrix, 0.0
   by_size: dict[int, list[tuple[int, ...]]] = {}

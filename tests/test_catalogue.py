@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import fl_dpftrl
-from fl_dpftrl.mechanisms import schemas, workloads
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import workloads
 from fl_dpftrl.mechanisms.families import banded, blt, identity, stamped
 from fl_dpftrl.mechanisms.files import files
 from tests import every_family
 
-SCHEMA = schemas.MinSep(num_rounds=12, min_sep=3, max_participations=2)
+SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=3, max_participations=2)
 
 
 def banded_example(more=0.0):
@@ -26,8 +27,8 @@ def banded_example(more=0.0):
 @pytest.mark.parametrize('name', [*every_family.NAMES, 'stamped twice'])
 @pytest.mark.parametrize('schema, workload', [
   (SCHEMA, workloads.Workload()),
-  (schemas.MinSep(num_rounds=7), workloads.Workload(0.9)),
-  (schemas.FixedSeparation(num_rounds=12, min_sep=5), workloads.Workload()),
+  (dpftrl.MinSep(num_rounds=7), workloads.Workload(0.9)),
+  (dpftrl.FixedSeparation(num_rounds=12, min_sep=5), workloads.Workload()),
 ])  # fmt: skip
 def test_round_trip(tmp_path, name, schema, workload):
   path = tmp_path / 'a.json'

@@ -12,9 +12,9 @@ import numpy as np
 
 from fl_dpftrl import adapters
 from fl_dpftrl.claims import extra_coordinates
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.run import private_aggregator, release
 
 with adapters.peer('Opacus', 'opacus'):
@@ -157,7 +157,7 @@ def make_private(
   ModuleValidator.validate(module, strict=True)
   order = np.random.default_rng(0).permutation(count)[: count // size * size]  # Public.
   batches = _Batches(order.reshape(-1, size).tolist())
-  schema = schemas.MinSep(num_rounds=epochs * len(batches), min_sep=len(batches))
+  schema = separations.MinSep(num_rounds=epochs * len(batches), min_sep=len(batches))
   metrics = arguments.get('metrics')
   released = metrics and extra_coordinates.PrivateMetrics(metrics)
   coordinates = sum(p.numel() for p in trained) + release.num_extra(max_grad_norm, released)

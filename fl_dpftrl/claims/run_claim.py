@@ -15,11 +15,11 @@ from typing import Any
 from fl_dpftrl.claims import adaptive_clipping as adaptive
 from fl_dpftrl.claims import extra_coordinates
 from fl_dpftrl.logs import claim_json, keys
-from fl_dpftrl.mechanisms import base, schemas, sensitivities
+from fl_dpftrl.mechanisms import base, sensitivities
 from fl_dpftrl.mechanisms.files import documents, files
 from fl_dpftrl.participation import protocol, registry
 from fl_dpftrl.participation.accounting import adjacencies, arithmetics, guarantees
-from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.participation.rules import loss_budgets, separations
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.support.text import messages
@@ -28,7 +28,7 @@ NAME = 'claim.json'
 """Name of the claim's file in the folder of a run."""
 
 _MOST_NAMES, _LONGEST = 1000, 200
-_ANY = schemas.MinSep(2**53)
+_ANY = separations.MinSep(2**53)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,7 +187,7 @@ class Claim:
     if not (folder / files.NAME).exists():
       # A strategy file has figures for some schema; without one, for a single round.
       has_end = self.declared and self.declared.num_rounds is not None
-      schema = self.declared.schema if self.declared and has_end else schemas.MinSep(1, 1)
+      schema = self.declared.schema if self.declared and has_end else separations.MinSep(1, 1)
       files.save_strategy(folder / files.NAME, self.strategy, schema=schema)
     if not (begun and (folder / NAME).exists()):
       document = self.to_json() | ({} if run is None else {claim_json.RUN: run})

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import base, schemas, workload_error, workloads
-from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.mechanisms import base, workload_error, workloads
+from fl_dpftrl.participation.rules import loss_budgets, separations
 from fl_dpftrl.participation.rules import sampling as schemes
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import json_files
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NAMED = math.inf
 """Value of --loss_budget without a number, which other flags name."""
-SEPARATIONS = {'min': schemas.MinSep, 'fixed': schemas.FixedSeparation}
+SEPARATIONS = {'min': separations.MinSep, 'fixed': separations.FixedSeparation}
 
 
 # Flags with one meaning in several commands; see `add`.
@@ -75,7 +75,7 @@ def add_schema(parser: argparse.ArgumentParser, *, required: bool) -> None:
   add(parser, 'min_sep', 'max_participations', 'separation')
 
 
-def schema(args: argparse.Namespace, *, may_be_endless: bool = False) -> schemas.MinSep:
+def schema(args: argparse.Namespace, *, may_be_endless: bool = False) -> separations.MinSep:
   """Returns the schema that the flags describe; without --num_rounds, if it may, without an end."""
   is_endless = may_be_endless and None not in (args.min_sep, args.max_participations)
   if args.num_rounds is None and not is_endless:

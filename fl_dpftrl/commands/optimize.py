@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl.commands import flags, output
-from fl_dpftrl.mechanisms import base, workloads
-from fl_dpftrl.mechanisms import schemas as participation
+from fl_dpftrl.mechanisms import base, schemas, workloads
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.mechanisms.search import optimizers, search_problem
 from fl_dpftrl.participation import accountant
@@ -178,7 +177,7 @@ def _budget(
 
 def _schemas(
   args: argparse.Namespace, optimizer: optimizers.Optimizer, budget: loss_budgets.LossBudget | None
-) -> list[participation.MinSep]:
+) -> list[schemas.Schema]:
   """Returns the schema, or one per horizon, or per min-sep of the range with LOW first."""
   if budget is not None:
     return budget.horizon_schemas(args.horizons)
@@ -198,7 +197,7 @@ def _further(
   args: argparse.Namespace,
   optimizer: optimizers.Optimizer,
   strategy: base.Strategy,
-  schemas: list[participation.MinSep],
+  schemas: list[schemas.Schema],
   workload: workloads.Workload,
 ) -> json_files.Object:
   """Returns the losses over a range of min-sep, or the gap to the optimum where it is known."""
@@ -222,7 +221,7 @@ def _by_horizon(
   args: argparse.Namespace,
   budget: loss_budgets.LossBudget,
   strategy: base.Strategy,
-  best: dict[participation.MinSep, base.Strategy],
+  best: dict[schemas.Schema, base.Strategy],
   workload: workloads.Workload,
 ) -> json_files.Object:
   """Returns the budget, and by horizon the loss and its ratio to that of the best strategy."""

@@ -117,7 +117,7 @@ class Strategy(abc.ABC):
     parts = ', '.join(f'{name}={_shown(part)}' for name, part in self.parameters().items())
     return messages.one_line(f'{type(self).__name__}({parts})', 120)
 
-  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def sensitivity(self, schema: schemas.Schema) -> kinds.Sensitivity:
     """Returns the worst ‖C u‖ under a schema, per unit of clip norm.
 
     The default uses the Gram matrix. It is exact if a search over patterns ends in time, and
@@ -131,7 +131,7 @@ class Strategy(abc.ABC):
     """
     return gram_search.gram_sensitivity(self.gram_matrix(schema.num_rounds), schema)
 
-  def repeated_sensitivity(self, block_rounds: int, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def repeated_sensitivity(self, block_rounds: int, schema: schemas.Schema) -> kinds.Sensitivity:
     """Returns the sensitivity of independent copies of C, one after the other.
 
     Args:
@@ -195,7 +195,7 @@ def lower_inverse(matrix: np.ndarray) -> np.ndarray:
 
 
 def tightened(
-  bound: kinds.Sensitivity, strategy: Strategy, schema: schemas.MinSep, most_rounds: int
+  bound: kinds.Sensitivity, strategy: Strategy, schema: schemas.Schema, most_rounds: int
 ) -> kinds.Sensitivity:
   """Returns a sensitivity or, up to most_rounds, that of any X where it is tighter."""
   if bound.kind == kinds.EXACT or schema.num_rounds > most_rounds:

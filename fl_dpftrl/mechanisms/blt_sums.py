@@ -91,7 +91,7 @@ class SquaredSensitivity:
   θ^r G(a), where G(a) = Σ over c ≤ a of θ^(bc).
   """
 
-  def __init__(self, schema: schemas.MinSep):
+  def __init__(self, schema: schemas.Schema):
     self._count = schema.participations
     self._step = schema.min_sep
     self._rows = nodes(schema.min_sep if self._count > 1 else 0)

@@ -10,19 +10,17 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from fl_dpftrl.support import checks
+from fl_dpftrl.support.text import messages
 
 LAST_ROW = 2**20
 """Rows of noise of a stream without an end, if no other number is stated."""
 
 
 @dataclasses.dataclass(frozen=True)
-class MinSep:
-  """(k, b)-min-sep participation: at most k rounds, at least b apart.
+class Schema:
+  """Numbers of (k, b)-min-sep participation: at most k rounds, at least b apart.
 
-  A participation of your own is a frozen dataclass derived from this one, registered with
-  `dpftrl.register`. It has a `kind`, the least separation and the most participations of all its
-  patterns, and `allows`; it may have `sensitivity(strategy)`, else that of its min-sep schema, an
-  upper bound, is taken, and `assumption`, its pattern in words.
+  `dpftrl.MinSep` is the participation of these numbers.
 
   Attributes:
     num_rounds: n, the number of noise rows used; None for a run without an end, of which each
@@ -34,30 +32,21 @@ class MinSep:
   Source: Choquette-Choo et al. 2023 (BandMF), section 2, "b-min-sep".
   """
 
-  kind: ClassVar[str] = 'min_sep'
   separation: ClassVar[str] = 'min'
   apart: ClassVar[str] = 'at least'
-  is_drawn: ClassVar[bool] = False
-  is_secret: ClassVar[bool] = False
   num_rounds: Any  # An int, or None.
   min_sep: int = 1
   max_participations: int | None = None
 
   def __post_init__(self):
-    if self.num_rounds is None and (type(self) is not MinSep or self.max_participations is None):
+    has_numbers_only = self.separation == Schema.separation and not self.is_own
+    if self.num_rounds is None and not (has_numbers_only and self.max_participations):
       raise ValueError(
         'num_rounds=None is for a MinSep with max_participations, else give a number'
       )
     for name in ('num_rounds', 'max_participations', 'min_sep'):
       if getattr(self, name) is not None or name == 'min_sep':
         checks.keep(self, checks.whole, name)
-
-  @property
-  def schema(self) -> 'MinSep':
-    """The schema that every device keeps to: this one."""
-    return self
-
-  gated = schema
 
   @property
   def num_rows(self) -> int:
@@ -100,34 +89,35 @@ class MinSep:
   @property
   def is_own(self) -> bool:
     """True for a participation from outside, which allows less than its min-sep schema."""
-    return type(self).allows is not MinSep.allows
+    return type(self).allows is not Schema.allows
 
-  def within(self, num_rounds: int) -> 'MinSep':
-    """Returns the schema of as many consecutive rounds; itself without an end."""
-    if self.num_rounds in (None, num_rounds):
-      return self
-    b, k = min(self.min_sep, num_rounds), min(self.participations, num_rounds)
-    if self.is_own:
-      return dataclasses.replace(self, num_rounds=num_rounds, min_sep=b, max_participations=k)
-    return MinSep(num_rounds, b, k)
+  def as_min_sep(self) -> 'Schema':
+    """Returns the min-sep schema of the same numbers, which allows all its patterns."""
+    return Schema(self.num_rounds, self.min_sep, self.max_participations)
 
-  def as_min_sep(self) -> 'MinSep':
-    """The min-sep schema of the same numbers, which allows all its patterns."""
-    return MinSep(self.num_rounds, self.min_sep, self.max_participations)
+  def plain(self) -> 'Schema':
+    """Returns these numbers alone, which allow all that it allows."""
+    kind = Fixed if self.separation == Fixed.separation else Schema
+    return kind(self.num_rounds, self.min_sep, self.max_participations)
 
 
-class FixedSeparation(MinSep):
-  """(k, b)-participation: at most k rounds, each exactly b after the last.
+class Fixed(Schema):
+  """Numbers of (k, b)-participation: at most k rounds, each exactly b after the last.
 
-  Attributes and errors are those of `MinSep`. The allowed patterns are a subset of those of
-  `MinSep`.
+  The allowed patterns are a subset of those of `Schema`.
 
   Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorisation).
   """
 
-  kind: ClassVar[str] = 'fixed_separation'
   separation: ClassVar[str] = 'fixed'
   apart: ClassVar[str] = 'exactly'
+
+
+def check(schema: Any) -> None:
+  """Raises ValueError unless a value is a schema."""
+  if not isinstance(schema, Schema):
+    got = messages.quoted(schema)
+    raise ValueError(f'schema must be a MinSep or a FixedSeparation, got {got}')
 
 
 class Cohort(NamedTuple):

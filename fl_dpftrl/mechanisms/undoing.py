@@ -120,7 +120,7 @@ def _check_sensitivity(strategy: base.Strategy, matrix: np.ndarray) -> None:
     norm = float(np.linalg.norm(matrix[:, pattern].sum(axis=1)))
     reached[schema] = max(reached.get(schema, 0.0), norm)
   for (min_sep, count), norm in reached.items():
-    schema = schemas.MinSep(num_rounds, min_sep, count)
+    schema = schemas.Schema(num_rounds, min_sep, count)
     result = kinds.sensitivity(strategy, schema)
     is_bound = result.kind != kinds.LOWER_BOUND
     if is_bound and not result.value >= norm * (1.0 - _ROUNDING):

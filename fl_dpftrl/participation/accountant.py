@@ -89,7 +89,7 @@ def _checked(
   strategy: files.Given, participation: Any, terms: guarantees.Terms
 ) -> tuple[base.Strategy, protocol.Participation]:
   """Returns the strategy, resolved, and the participation, which has a guarantee of it."""
-  registry.check(participation)
+  participation = registry.resolved(participation)
   strategy = files.resolved(strategy, participation.num_rounds)
   participation.check(strategy, terms)
   return strategy, participation

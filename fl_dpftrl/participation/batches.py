@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from fl_dpftrl.mechanisms import base, schemas, sensitivities
+from fl_dpftrl.mechanisms import base, sensitivities
 from fl_dpftrl.mechanisms.families import banded, banded_toeplitz, identity
-from fl_dpftrl.participation import cyclic, drawn
+from fl_dpftrl.participation import cyclic, drawn, registry
 from fl_dpftrl.participation.accounting import guarantees, sampled_gaussian
 from fl_dpftrl.support.files import json_files
 
@@ -69,7 +69,7 @@ class Batches(drawn.Secret, cyclic.Cyclic):
       raise ValueError(
         f'num_parts={self.num_parts} is fewer than the {bands} bands of the strategy'
       )
-    once = schemas.MinSep(num_rounds=self.num_rounds, max_participations=1)
+    once = registry.min_sep(num_rounds=self.num_rounds, max_participations=1)
     norm = sensitivities.sensitivity(strategy, once)
     if norm.kind == sensitivities.LOWER_BOUND:
       raise ValueError('a guarantee needs exact column norms or an upper bound')
@@ -82,7 +82,7 @@ class Batches(drawn.Secret, cyclic.Cyclic):
     """Returns a number of bands each; ValueError for a mechanism that is not banded."""
     if size != 'num_bands':
       raise ValueError('only banded mechanisms are amplified by sampled batches; any is by bins')
-    once = schemas.MinSep(self.num_rounds, max_participations=1)
+    once = registry.min_sep(self.num_rounds, max_participations=1)
     return [(once, {})] if is_fixed else [(once, {size: bands}) for bands in self.candidate_bands()]
 
   def candidate_bands(self) -> tuple[int, ...]:

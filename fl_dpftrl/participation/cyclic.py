@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation import drawn
+from fl_dpftrl.participation import drawn, registry
 from fl_dpftrl.support import checks
 
 
@@ -58,9 +58,9 @@ class Cyclic(drawn.Drawn):
     return -(-self.num_rounds // self.num_parts)
 
   @property
-  def schema(self) -> schemas.MinSep:
+  def schema(self) -> schemas.Schema:
     """Participation schema, whatever was drawn: the turns of a part."""
-    return schemas.MinSep(self.num_rounds, self.num_parts)
+    return registry.min_sep(self.num_rounds, self.num_parts)
 
   def drawer(
     self, generator: drawn.Generator, num_devices: int | None

@@ -26,7 +26,7 @@ Generator = Callable[..., np.random.Generator]
 Relation = tuple[float, str, str]
 """Largest change of a round's sum by one example, in clip norms; pair; adjacency in words."""
 
-Problems = list[tuple[schemas.MinSep, dict[str, int]]]
+Problems = list[tuple[schemas.Schema, dict[str, int]]]
 """Schemas, each with the sizes of a mechanism by keyword."""
 
 _NO_LOG_SHOWS = (
@@ -59,12 +59,12 @@ class Drawn:
   num_rounds: int
 
   @property
-  def schema(self) -> schemas.MinSep:
+  def schema(self) -> schemas.Schema:
     """Participation schema, whatever was drawn."""
     raise NotImplementedError
 
   @property
-  def gated(self) -> schemas.MinSep | None:
+  def gated(self) -> schemas.Schema | None:
     """None: the server draws, and turns nobody away."""
     return None
 

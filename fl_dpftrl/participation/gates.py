@@ -19,8 +19,8 @@ class MinSepGate:
     in_bins: whether devices are admitted again only after a multiple of min_sep rounds.
   """
 
-  def __init__(self, schema: schemas.MinSep, *, in_bins: bool = False):
-    if isinstance(schema, schemas.FixedSeparation):
+  def __init__(self, schema: schemas.Schema, *, in_bins: bool = False):
+    if isinstance(schema, schemas.Fixed):
       raise ValueError(f'schema must be a MinSep, got {messages.quoted(schema)}')
     self._schema = schema
     self._reason = BIN if in_bins else OWN if schema.is_own else MIN_SEP

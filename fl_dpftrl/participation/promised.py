@@ -34,9 +34,17 @@ class Promised:
   charges_rows: ClassVar[bool] = False
   is_min_sep: ClassVar[bool] = False
   budget: Any = None
-  num_rounds: int | None
-  num_rows: int
-  assumption: str
+  num_rounds: Any  # An int, or None.
+
+  @property
+  def num_rows(self) -> int:
+    """Rows of noise that a run may use up."""
+    raise NotImplementedError
+
+  @property
+  def assumption(self) -> str:
+    """The allowed patterns in words."""
+    raise NotImplementedError
 
   @property
   def needs_rows(self) -> bool:

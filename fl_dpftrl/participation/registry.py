@@ -28,25 +28,25 @@ class Participation(Protocol):
   def num_rounds(self) -> int: ...
 
   @property
-  def schema(self) -> schemas.MinSep: ...
+  def schema(self) -> schemas.Schema: ...
 
   @property
-  def gated(self) -> schemas.MinSep | None: ...
+  def gated(self) -> schemas.Schema | None: ...
 
   def within(self, num_rounds: int) -> 'Participation':
     """Returns the participation in a run that has had so many rounds."""
 
 
 _Kind = TypeVar('_Kind', bound=Any)
-KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in (schemas.MinSep, schemas.FixedSeparation)}
+KINDS: dict[str, type[Any]] = {}
 """Participations by their kinds."""
 
 
 def register(cls: _Kind) -> _Kind:
   """Adds a participation, of a name that no other class has; this is a class decorator."""
-  if not (issubclass(cls, schemas.MinSep) or hasattr(cls, 'check')):
+  if not (issubclass(cls, schemas.Schema) or hasattr(cls, 'check')):
     raise ValueError(f'participation {cls.kind!r} must be derived from MinSep')
-  if hasattr(cls, 'sensitivity') and getattr(cls, 'allows', None) is schemas.MinSep.allows:
+  if hasattr(cls, 'sensitivity') and getattr(cls, 'allows', None) is schemas.Schema.allows:
     raise ValueError(
       f'participation {cls.kind!r} has a sensitivity of its own, and allows all of its min-sep'
       ' schema: give it allows, by which devices are turned away'
@@ -58,14 +58,6 @@ def register(cls: _Kind) -> _Kind:
   return cls
 
 
-def add_answers(cls: type[Any], answers: type[Any]) -> None:
-  """Adds to a plain class the answers that need accountants; its own attributes stay."""
-  for defaults in answers.__mro__[:-1]:
-    for name, value in vars(defaults).items():
-      if not name.startswith('_') and name not in vars(cls):
-        setattr(cls, name, value)
-
-
 def check(participation: Any) -> None:
   """Raises ValueError unless a value is a registered participation."""
   if type(participation) not in KINDS.values():
@@ -73,6 +65,25 @@ def check(participation: Any) -> None:
       f'participation must be one of {", ".join(c.__name__ for c in KINDS.values())}, got'
       f' {messages.quoted(participation)}'
     )
+
+
+def min_sep(num_rounds: Any, min_sep: int = 1, max_participations: int | None = None) -> Any:
+  """Returns the min-sep participation of these numbers, for modules that it rests on."""
+  return KINDS['min_sep'](num_rounds, min_sep, max_participations)
+
+
+def resolved(participation: Any) -> Any:
+  """Returns a registered participation; plain numbers, as a strategy file has them, become one.
+
+  Raises:
+    ValueError: for anything else.
+  """
+  if type(participation) in (schemas.Schema, schemas.Fixed):
+    kind = 'min_sep' if type(participation) is schemas.Schema else 'fixed_separation'
+    names = [field.name for field in dataclasses.fields(participation)]
+    return KINDS[kind](**{name: getattr(participation, name) for name in names})
+  check(participation)
+  return participation
 
 
 def to_json(participation: Any) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import base, schemas, workloads
+from fl_dpftrl.mechanisms import base, workloads
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.mechanisms.search import optimizers
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.planning import optimization
 from fl_dpftrl.support.text import messages
 
@@ -59,8 +60,8 @@ class Skipped(NamedTuple):
 
   label: str
   reason: str
-  schema: schemas.MinSep
-  kind: str = schemas.MinSep.kind
+  schema: separations.MinSep
+  kind: str = separations.MinSep.kind
 
 
 def named(names: Names) -> list[Candidate]:

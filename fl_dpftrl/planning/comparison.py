@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import (
-  base,
-  linear_noise,
-  schemas,
-  sensitivities,
-  workload_error,
-  workloads,
-)
+from fl_dpftrl.mechanisms import base, linear_noise, sensitivities, workload_error, workloads
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import accountant, accounting
 from fl_dpftrl.participation import registry as participation
 from fl_dpftrl.participation.accounting import adjacencies, gaussian
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.planning import candidate_sets
 from fl_dpftrl.support import checks, tables
 from fl_dpftrl.support.text import messages, progress_bars
@@ -271,14 +265,14 @@ def _check(participations: Sequence[Any], target: Target, horizons: Sequence[int
       raise ValueError(f'epsilon is needed to compare {answers.kind} with others')
 
 
-def _schemas(answers: Any, horizons: Sequence[int]) -> list[schemas.MinSep]:
+def _schemas(answers: Any, horizons: Sequence[int]) -> list[separations.MinSep]:
   """Returns the schema of a participation; one for each horizon where it has no end."""
   if answers.num_rounds is not None:
     return [answers.schema]
-  return [schemas.MinSep(n, answers.min_sep or 1, answers.max_participations) for n in horizons]
+  return [separations.MinSep(n, answers.min_sep or 1, answers.max_participations) for n in horizons]
 
 
-def _words(answers: Any, schema: schemas.MinSep) -> str:
+def _words(answers: Any, schema: separations.MinSep) -> str:
   """Returns a participation in a few words."""
   if answers.is_drawn:
     return f'n={schema.num_rounds}, {answers.kind}'
@@ -289,7 +283,7 @@ def _words(answers: Any, schema: schemas.MinSep) -> str:
 def _searched(
   candidate: candidate_sets.Candidate,
   answers: Any,
-  schema: schemas.MinSep,
+  schema: separations.MinSep,
   horizons: Sequence[int],
   **goal: Any,
 ) -> Iterator[base.Strategy]:
@@ -314,7 +308,7 @@ def _with_parts(answers: Any, strategy: base.Strategy) -> Any:
 def _evaluated(
   strategies: Sequence[base.Strategy],
   answers: Any,
-  schema: schemas.MinSep,
+  schema: separations.MinSep,
   objective: str,
   workload: workloads.Workload,
   target: Target,

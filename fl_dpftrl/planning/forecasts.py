@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fl_dpftrl.mechanisms import schemas as participation
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.planning.simulation import attendances, cohorts, servers
 from fl_dpftrl.support import checks
 
@@ -33,8 +33,8 @@ class Outcome:
   days: float
 
   @property
-  def schema(self) -> participation.MinSep:
-    return participation.MinSep(
+  def schema(self) -> separations.MinSep:
+    return separations.MinSep(
       num_rounds=self.num_rounds, min_sep=self.min_sep, max_participations=self.max_participations
     )
 
@@ -47,7 +47,7 @@ class Forecast:
   enforced: int = 1
 
   @property
-  def planned(self) -> participation.MinSep:
+  def planned(self) -> separations.MinSep:
     """Schema to account for in advance, worse than all simulated outcomes.
 
     Few simulations may agree by chance. The planned b is therefore below the lowest by twice the
@@ -60,14 +60,14 @@ class Forecast:
     min_sep = max(1, min(self.enforced, lowest_b), lowest_b - margin_b)
     num_rounds = self.outcomes[0].num_rounds
     fits = -(-num_rounds // min_sep)
-    return participation.MinSep(
+    return separations.MinSep(
       num_rounds=num_rounds,
       min_sep=min_sep,
       max_participations=min(fits, highest_k + max(1, highest_k - lowest_k)),
     )
 
   @property
-  def schemas(self) -> tuple[participation.MinSep, ...]:
+  def schemas(self) -> tuple[separations.MinSep, ...]:
     """All simulated schemas and the planned one, sorted by b."""
     distinct = {outcome.schema for outcome in self.outcomes} | {self.planned}
     key = lambda schema: (schema.min_sep, -schema.participations)

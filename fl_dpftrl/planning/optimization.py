@@ -16,7 +16,7 @@ from fl_dpftrl.support.text import messages, progress_bars
 
 def optimize(
   mechanism: str,
-  schema: schemas.MinSep | Sequence[schemas.MinSep] | loss_budgets.LossBudget,
+  schema: schemas.Schema | Sequence[schemas.Schema] | loss_budgets.LossBudget,
   *,
   horizons: tuple[int, int] | None = None,
   objective: str = 'max',
@@ -55,6 +55,8 @@ def optimize(
       size[name] = value
   is_range = isinstance(schema, Sequence)
   every: list[Any] = [*schema] if isinstance(schema, Sequence) else [schema]
+  plain = (schemas.Schema, schemas.Fixed)  # As strategy files have them.
+  every = [registry.resolved(one) if type(one) in plain else one for one in every]
   is_registered = all(type(answers) in registry.KINDS.values() for answers in every)
   budget = None if is_range or not is_registered else every[0].budget
   if budget is not None:

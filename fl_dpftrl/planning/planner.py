@@ -4,8 +4,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation.accounting import adjacencies, guarantees
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.planning import candidate_sets, forecasts, recommendation, search
 from fl_dpftrl.planning.simulation import scenarios
 from fl_dpftrl.support import tables
@@ -29,7 +29,7 @@ class Plan:
   others: tuple['Plan', ...] = ()
 
   @property
-  def planned(self) -> schemas.MinSep:
+  def planned(self) -> separations.MinSep:
     """Schema for which ε is predicted, worse than all simulations."""
     return self.best.planned
 

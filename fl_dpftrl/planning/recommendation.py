@@ -7,9 +7,9 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from fl_dpftrl.mechanisms import schemas as participation
 from fl_dpftrl.participation.accounting import Guarantee, gaussian
 from fl_dpftrl.participation.accounting.guarantees import Terms
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.planning import search
 from fl_dpftrl.support.files import json_files
 
@@ -36,7 +36,7 @@ class Option:
   guarantee: Guarantee
   same_noise_epsilon: float
 
-  def to_json(self, planned: participation.MinSep) -> json_files.Object:
+  def to_json(self, planned: separations.MinSep) -> json_files.Object:
     """Returns the figures under the planned schema."""
     return {
       'strategy': self.candidate.label,
@@ -60,7 +60,7 @@ class Recommendation:
   """
 
   candidate: search.Evaluated
-  planned: participation.MinSep
+  planned: separations.MinSep
   guarantee: Guarantee
   epsilons: tuple[float, ...]
   options: tuple[Option, ...]
@@ -98,7 +98,7 @@ class Recommendation:
 
 
 def choose(
-  evaluated: Sequence[search.Evaluated], schemas: Sequence[participation.MinSep], max_copies: int
+  evaluated: Sequence[search.Evaluated], schemas: Sequence[separations.MinSep], max_copies: int
 ) -> search.Evaluated:
   """Returns the candidate with the least regret among those that fit."""
   fitting = _fitting(evaluated, max_copies)
@@ -114,9 +114,9 @@ def _fitting(evaluated: Sequence[search.Evaluated], max_copies: int) -> list[sea
 
 def recommend(
   evaluated: Sequence[search.Evaluated],
-  schemas: Sequence[participation.MinSep],
-  planned: participation.MinSep,
-  simulated: Sequence[participation.MinSep],
+  schemas: Sequence[separations.MinSep],
+  planned: separations.MinSep,
+  simulated: Sequence[separations.MinSep],
   *,
   max_copies: int,
   delta: float,

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from fl_dpftrl.mechanisms import base, sensitivities
-from fl_dpftrl.mechanisms import schemas as participation
 from fl_dpftrl.mechanisms.files import files as catalogue
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.planning import candidate_sets
 
 MECHANISMS = ('blt', 'banded_toeplitz', 'banded', 'tree_full', 'tree_online', 'identity')
@@ -21,7 +21,7 @@ class Evaluated:
   origin: candidate_sets.Candidate
   strategy: base.Strategy
   memory_copies: int
-  files: Mapping[participation.MinSep, catalogue.StrategyFile]
+  files: Mapping[separations.MinSep, catalogue.StrategyFile]
   objective: str
 
   @property
@@ -29,17 +29,17 @@ class Evaluated:
     """Name of the strategy in the plan."""
     return self.origin.label
 
-  def error(self, schema: participation.MinSep) -> float:
+  def error(self, schema: separations.MinSep) -> float:
     """Returns the error of the noise in the model, per unit noise multiplier."""
     return getattr(self.files[schema].error, self.objective)
 
-  def loss(self, schema: participation.MinSep) -> float:
+  def loss(self, schema: separations.MinSep) -> float:
     """Returns sensitivity × error: the error of the model's noise at unit noise."""
     return self.files[schema].sensitivity.value * self.error(schema)
 
 
 def named(
-  names: Sequence[str] | None, planned: participation.MinSep
+  names: Sequence[str] | None, planned: separations.MinSep
 ) -> tuple[list[candidate_sets.Candidate], list[candidate_sets.Skipped]]:
   """Returns the named candidates, by default all that take a few minutes."""
   if names is not None:
@@ -58,8 +58,8 @@ def named(
 
 def find(
   origins: Iterable[candidate_sets.Candidate],
-  schemas: Sequence[participation.MinSep],
-  planned: participation.MinSep,
+  schemas: Sequence[separations.MinSep],
+  planned: separations.MinSep,
   *,
   objective: str,
   watch: candidate_sets.Watch = lambda searched: lambda steps, loss: None,
@@ -90,7 +90,7 @@ def _find(origin, schemas, planned, objective, progress):
 def measure(
   origin: candidate_sets.Candidate,
   strategy: base.Strategy,
-  schemas: Sequence[participation.MinSep],
+  schemas: Sequence[separations.MinSep],
   *,
   objective: str,
 ) -> Evaluated:
@@ -109,13 +109,13 @@ def measure(
 
 
 def regret(
-  evaluated: Evaluated, schemas: Sequence[participation.MinSep], others: Sequence[Evaluated]
+  evaluated: Evaluated, schemas: Sequence[separations.MinSep], others: Sequence[Evaluated]
 ) -> float:
   """Returns the largest relative excess of a loss over the least of others, over the schemas."""
   return max(evaluated.loss(s) / min(other.loss(s) for other in others) for s in schemas) - 1.0
 
 
-def _thinned(schemas: Sequence[participation.MinSep]) -> list[participation.MinSep]:
+def _thinned(schemas: Sequence[separations.MinSep]) -> list[separations.MinSep]:
   """Returns a few of the schemas, including the first and the last."""
   if len(schemas) <= _MOST_RANGE:
     return list(schemas)

@@ -353,7 +353,8 @@ class Guard(contextlib.AbstractContextManager['Guard']):
 
 def _warn_of_tail(strategy: base.Strategy) -> None:
   """Warns of a strategy whose rows beyond a long run cost a device far more than those in it."""
-  within = sensitivities.sensitivity(strategy, schemas.MinSep(_SHORT, max_participations=1)).value
+  once = schemas.Schema(_SHORT, max_participations=1)
+  within = sensitivities.sensitivity(strategy, once).value
   factor = math.sqrt(strategy.endless_gram().own) / within
   if factor > _USUAL:
     warnings.warn(

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import base, schemas, workload_error, workloads
+from fl_dpftrl.mechanisms import base, workload_error, workloads
 from fl_dpftrl.mechanisms.files import documents
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import gaussian
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.planning import candidate_sets
 from fl_dpftrl.study.result_tables import Metric
 from fl_dpftrl.support import checks
@@ -146,10 +147,10 @@ class Design:
     return self.participation.is_drawn
 
   @property
-  def planned(self) -> schemas.MinSep:
+  def planned(self) -> Any:
     """The schema that strategies are made for; where batches are drawn, that of one turn."""
     schema = self.participation.gated
-    return schema or schemas.MinSep(self.participation.num_rounds, max_participations=1)
+    return schema or separations.MinSep(self.participation.num_rounds, max_participations=1)
 
   @property
   def settings(self) -> tuple[Condition, ...]:

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import account, describe, dispatch, flags, optimize, output
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import files
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
@@ -40,7 +40,7 @@ def test_optimize(tmp_path, result, mechanism, options, copies, family):
   assert found['memory_copies'] == copies
   file = files.load(path)
   assert file.strategy.family == family
-  assert file.schema == schemas.MinSep(num_rounds=24, min_sep=6, max_participations=3)
+  assert file.schema == dpftrl.MinSep(num_rounds=24, min_sep=6, max_participations=3)
   assert figures(found) == file.figures == figures(result(f'describe {path}'))
 
 

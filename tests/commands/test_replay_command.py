@@ -10,7 +10,6 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import log_tables
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.participation.rules import sampling
@@ -91,7 +90,7 @@ def test_several_runs(log, tmp_path, run):
     folders[-1].mkdir()
     shutil.copy(log, folders[-1] / 'participation.parquet')
     claim.save(folders[-1])
-    files.save_strategy(folders[-1] / 'strategy.json', 'identity', schema=schemas.MinSep(12))
+    files.save_strategy(folders[-1] / 'strategy.json', 'identity', schema=dpftrl.MinSep(12))
   given = ' '.join(map(str, folders))
   status, out, err = run(f'replay {given} --delta=0.4 --json --public_report={report}')
   found = json.loads(out)

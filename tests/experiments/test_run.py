@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from absl.testing import flagsaver
 
+import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, run, train
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.rules import loss_budgets
@@ -26,7 +26,7 @@ def test_noise_is_calibrated_for_what_the_timers_enforce():
   changes = dict(noise_multiplier=None, timer_rounds=10, delta=1e-5, epsilon=2.0)
   wanted = dataclasses.replace(HPARAMS, **changes)
   own = run.calibrated(wanted, found)
-  schema = schemas.MinSep(num_rounds=30, min_sep=10, max_participations=3)
+  schema = dpftrl.MinSep(num_rounds=30, min_sep=10, max_participations=3)
   stated = accountant.account(found, schema, noise_multiplier=own.noise_multiplier, delta=own.delta)
   assert 1.999 < stated.epsilon() <= 2.0
   assert run.calibrated(own, found) is own  # As on resuming: what was recorded stays.
@@ -55,7 +55,7 @@ def test_a_target_or_a_budget_that_cannot_be_met_is_refused(changes, words):
 def test_a_run_without_an_end_has_its_participation_and_may_be_lengthened(tmp_path, loss_budget):
   own = dataclasses.replace(HPARAMS, **ENDLESS, loss_budget=loss_budget)
   described = run.scenario(own, 200)
-  expected = schemas.MinSep(None, 4, 3)
+  expected = dpftrl.MinSep(None, 4, 3)
   if loss_budget:
     expected = loss_budgets.LossBudget(max_participations=3, min_sep=4)
   assert described.declared_schema(30) == run.enforced(own) == expected

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import log_tables
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.families import banded, banded_toeplitz, blt, stamped, tree_online
 from fl_dpftrl.mechanisms.files import files
 from tests.fuzz import commands, mutations
 
 CASES = int(os.environ.get('FUZZ_CASES', '0'))
-SCHEMA = schemas.MinSep(num_rounds=12, min_sep=3, max_participations=2)
+SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=3, max_participations=2)
 
 
 def banded_example():
@@ -62,7 +62,7 @@ def trace_case(folder, seed):
 
 def runs_case(folder, seed):
   (folder / 'participation.csv').write_text('round,device_id\n0,a\n1,b\n5,a\n')
-  planned = schemas.MinSep(num_rounds=30, min_sep=2)
+  planned = dpftrl.MinSep(num_rounds=30, min_sep=2)
   claim = run_claim.Claim(strategy='blt-b100', noise_multiplier=8.0, participation=planned)
   files.save_strategy(folder / 'strategy.json', claim.strategy, schema=planned)
   content = json.dumps(claim.to_json()).encode()

@@ -5,7 +5,8 @@ import pathlib
 
 import pytest
 
-from fl_dpftrl.mechanisms import schemas, workload_error
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import workload_error
 from fl_dpftrl.participation.accounting import sampled_gaussian
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning import optimization
@@ -99,7 +100,7 @@ def test_multipliers_on_record(epsilon, epochs):
   [pytest.param(b, marks=[] if b <= 128 else [pytest.mark.thorough]) for b in sorted(RMS_ERRORS)],
 )
 def test_rms_errors_on_record(num_bands):
-  once = schemas.MinSep(num_rounds=NUM_ROUNDS, max_participations=1)
+  once = dpftrl.MinSep(num_rounds=NUM_ROUNDS, max_participations=1)
   strategy = optimization.optimize('banded', once, objective='rms', num_bands=num_bands)
   found = workload_error.error(strategy, NUM_ROUNDS).rms
   assert found == pytest.approx(RMS_ERRORS[num_bands], rel=3e-6)

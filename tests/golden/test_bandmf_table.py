@@ -5,15 +5,16 @@ import pathlib
 
 import pytest
 
-from fl_dpftrl.mechanisms import schemas, sensitivities, workload_error
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities, workload_error
 from fl_dpftrl.mechanisms.search import dense_search, optimizers
 from fl_dpftrl.mechanisms.search.search_problem import Problem
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('bandmf_table.json').read_text())
 ROUNDS = TABLE['setting']['num_rounds']
-FIXED = schemas.FixedSeparation(**TABLE['setting'])
-ONCE = schemas.MinSep(num_rounds=ROUNDS, max_participations=1)
-MIN_SEP = schemas.MinSep(**TABLE['setting'])
+FIXED = dpftrl.FixedSeparation(**TABLE['setting'])
+ONCE = dpftrl.MinSep(num_rounds=ROUNDS, max_participations=1)
+MIN_SEP = dpftrl.MinSep(**TABLE['setting'])
 
 BEST = 8.1523
 """RMS loss of the best matrix under fixed separation; a row checks it."""

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from fl_dpftrl.mechanisms import schemas
+import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.planning import optimization
 from tests import pages
@@ -25,7 +25,7 @@ ROWS = [
 @functools.cache
 def figures_of(mechanism, objective, *size):
   """Figures of the best strategy of a size, which tests share."""
-  schema = schemas.MinSep(**TABLE['setting'])
+  schema = dpftrl.MinSep(**TABLE['setting'])
   strategy = optimization.optimize(mechanism, schema, objective=objective, **dict(size))
   return files.describe(strategy, schema=schema).figures
 

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_columns, ledgers, log_tables
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.run import guards, private_aggregator
 from tests.logs import files
@@ -76,7 +76,7 @@ def unused(tmp_path_factory):
 
 def entry_points(folder):
   """What takes device ids, by its name; each is opened in a folder of its own."""
-  planned = schemas.MinSep(num_rounds=9, min_sep=1)
+  planned = dpftrl.MinSep(num_rounds=9, min_sep=1)
   strategy = blt.BLT([0.9], [0.2])
   claim = run_claim.Claim(strategy=strategy, noise_multiplier=5.0, participation=planned)
   guarded = lambda name: guards.Guard(claim, 1e-6, log=folder / f'{name}.parquet')

@@ -4,16 +4,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_spellings, ledgers, log_tables, participation_log
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.families import blt, identity
 from fl_dpftrl.participation.rules import poisson
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.run import guards
 
 STRATEGY = blt.BLT((0.9,), (0.5,))
-SCHEMA = schemas.MinSep(num_rounds=20, min_sep=1, max_participations=20)
+SCHEMA = dpftrl.MinSep(num_rounds=20, min_sep=1, max_participations=20)
 WORDS = ['7', '+7', '07', '007', '-7', '-07', '0', '00', '-0', '7.0', '1e5', '1e+5', 'a', 'é', '77']
 
 

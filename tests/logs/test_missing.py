@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import layouts, ledgers, log_tables, participation_log, refusals
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.run import guards
 
@@ -159,7 +159,7 @@ def write(log, folder):
     open_log = lambda: ledgers.LogWriter(path)
     append = lambda writer, t, ids: writer.append(t, ids, 0)
     if log.form == 'Guard':
-      planned = schemas.MinSep(NUM_ROUNDS, 1)
+      planned = dpftrl.MinSep(NUM_ROUNDS, 1)
       claim = run_claim.Claim(
         strategy=blt.BLT([0.9], [0.2]), noise_multiplier=5.0, participation=planned
       )

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.mechanisms import schemas, sensitivities, workload_error
+from fl_dpftrl.mechanisms import sensitivities, workload_error
 from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning import candidate_sets, comparison
 
-SCHEMAS = [schemas.MinSep(num_rounds=20, min_sep=b, max_participations=2) for b in (2, 5, 10)]
+SCHEMAS = [dpftrl.MinSep(num_rounds=20, min_sep=b, max_participations=2) for b in (2, 5, 10)]
 
 
 def run(*found, watch=lambda searched: lambda steps, loss: None):
@@ -35,7 +35,7 @@ def test_at_equal_epsilon_noise_is_calibrated_and_errors_are_those_of_the_mean(r
   given = dict(epsilon=2.0, delta=1e-7)
   names = ['identity', 'tree_full', 'blt-b400']
   for row in dpftrl.compare(names, SCHEMAS, **given, report_goal=report_goal).rows:
-    schema = schemas.MinSep(20, row['min_sep'], 2)
+    schema = dpftrl.MinSep(20, row['min_sep'], 2)
     calibrated = dpftrl.calibrate(row['mechanism'], schema, **given)
     assert row['noise_multiplier'] == pytest.approx(calibrated.noise_multiplier, rel=1e-12)
     stated = dpftrl.account(

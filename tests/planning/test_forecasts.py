@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import schemas
+import fl_dpftrl as dpftrl
 from fl_dpftrl.planning import forecasts as lib
 from fl_dpftrl.planning.simulation import availabilities, cohorts, populations, servers
 from tests import oracle
@@ -75,7 +75,7 @@ def test_outcomes_are_what_the_log_says():
 ])  # fmt: skip
 def test_the_margin_is_as_wide_as_what_was_seen(seen, enforced, min_sep, max_participations):
   found = given(*(outcome(b, k) for b, k in seen), enforced=enforced)
-  assert found.planned == schemas.MinSep(100, min_sep, max_participations)
+  assert found.planned == dpftrl.MinSep(100, min_sep, max_participations)
   bs, ks = zip(*seen)
   assert found.expected['min_sep'] == pytest.approx(sum(bs) / len(bs))
   assert found.range['max_participations'] == (min(ks), max(ks))

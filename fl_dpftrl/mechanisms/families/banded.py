@@ -63,7 +63,7 @@ class Banded(base.Strategy):
       squares[: num_rounds - j] += self.coefficients[j:num_rounds, j] ** 2
     return squares
 
-  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def sensitivity(self, schema: schemas.Schema) -> kinds.Sensitivity:
     """Exact if columns of a pattern do not overlap; else as for any X."""
     if self.num_bands > schema.min_sep and schema.participations > 1:
       return super().sensitivity(schema)

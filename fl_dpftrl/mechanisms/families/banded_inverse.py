@@ -60,7 +60,7 @@ class BandedInverse(toeplitz.Toeplitz):
 
     return linear_noise.LinearNoise(0, step, period=1, settles=norms.size - 1)
 
-  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def sensitivity(self, schema: schemas.Schema) -> kinds.Sensitivity:
     """Exact if the first column of C is non-negative and non-increasing.
 
     Otherwise the result is the least of three bounds: that of columns of one shape; that of the

@@ -98,7 +98,7 @@ class BandedToeplitz(base.Strategy):
       return linear_noise.LinearNoise(below.size, step, period=1)
     return linear_noise.LinearNoise(below.size, step, alike=self.max_rounds - below.size)
 
-  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def sensitivity(self, schema: schemas.Schema) -> kinds.Sensitivity:
     """The bound from columns of one shape, or that for any X if smaller."""
     base.check_num_rounds(self, schema.num_rounds)
     bound = sensitivities.shifted_sensitivity(self.columns(schema.num_rounds), schema)

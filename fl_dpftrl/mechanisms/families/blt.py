@@ -95,7 +95,7 @@ class BLT(toeplitz.Toeplitz):
     step = linear_noise.Step(below=np.asarray(self.output_scale), update=update)
     return linear_noise.LinearNoise(self.num_buffers, lambda t: step, period=1)
 
-  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def sensitivity(self, schema: schemas.Schema) -> kinds.Sensitivity:
     """Exact, in closed form, under both schemas.
 
     Coefficients are non-negative and non-increasing, so the worst pattern is the first rounds,
@@ -108,7 +108,7 @@ class BLT(toeplitz.Toeplitz):
     )
     return kinds.Sensitivity.from_square(float(square))
 
-  def repeated_sensitivity(self, block_rounds: int, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def repeated_sensitivity(self, block_rounds: int, schema: schemas.Schema) -> kinds.Sensitivity:
 
     @functools.cache
     def squares(count: int) -> np.ndarray:

@@ -48,7 +48,7 @@ class Dense(base.Strategy):
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     return base.lower_inverse(self.strategy_matrix(num_rounds))
 
-  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def sensitivity(self, schema: schemas.Schema) -> kinds.Sensitivity:
     """Computes it as for any X; also exact if entries are zero up to rounding.
 
     Orthogonal updates reach the sum of a pattern's diagonal of X, and equal ones the sum of all

@@ -27,7 +27,7 @@ class Identity(base.Strategy):
     del num_rounds
     return linear_noise.LinearNoise(0, lambda t: linear_noise.Step(norm=1.0), period=1)
 
-  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def sensitivity(self, schema: schemas.Schema) -> kinds.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)
     return kinds.Sensitivity.from_square(schema.participations)
 

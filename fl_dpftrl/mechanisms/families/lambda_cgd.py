@@ -45,7 +45,7 @@ class LambdaCGD(toeplitz.Toeplitz):
     later = linear_noise.Step(draws=(-self.decay, 1.0), earlier=1, norm=math.hypot(1.0, self.decay))
     return linear_noise.LinearNoise(0, lambda t: later if t else first, period=1, settles=1)
 
-  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def sensitivity(self, schema: schemas.Schema) -> kinds.Sensitivity:
     """Exact: columns of C are non-negative and non-increasing.
 
     Source: Kalinin and Lampert 2024 (Banded Square Root), theorem 2.

@@ -73,10 +73,10 @@ class Stamped(base.Strategy):
 
     return linear_noise.LinearNoise(inner.num_buffers, step, period=self.block_rounds)
 
-  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def sensitivity(self, schema: schemas.Schema) -> kinds.Sensitivity:
     if schema.num_rounds <= self.block_rounds:
       return self.strategy.sensitivity(schema)
-    if isinstance(schema, schemas.FixedSeparation):
+    if isinstance(schema, schemas.Fixed):
       if schema.num_rounds <= workloads.MAX_DENSE_ROUNDS:
         return gram_search.gram_sensitivity(self.gram_matrix(schema.num_rounds), schema)
       # Patterns of fixed separation are patterns of min-sep.
@@ -109,7 +109,7 @@ class Stamped(base.Strategy):
     own = within(rounds, rounds)
 
     def sensitivity(min_sep, max_participations, num_rounds):
-      return self.sensitivity(schemas.MinSep(num_rounds, min_sep, max_participations))
+      return self.sensitivity(schemas.Schema(num_rounds, min_sep, max_participations))
 
     return endless.Blocks(size, within, sensitivity, float(own.max()), float(own.min()))
 

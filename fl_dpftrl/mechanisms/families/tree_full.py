@@ -148,7 +148,7 @@ class TreeFull(base.Strategy):
     planned = self.planned_rounds(num_rounds)
     return nested.first_rounds(nested.forest(planned), num_rounds)
 
-  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def sensitivity(self, schema: schemas.Schema) -> kinds.Sensitivity:
     planned = self.planned_rounds(schema.num_rounds)
     if schema.num_rounds == planned:
       return tree_online.TreeOnline().sensitivity(schema)
@@ -157,7 +157,7 @@ class TreeFull(base.Strategy):
     bound = kinds.Sensitivity.from_square(square, exact=False)
     return base.tightened(bound, self, schema, _GENERAL_ROUNDS)
 
-  def repeated_sensitivity(self, block_rounds: int, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def repeated_sensitivity(self, block_rounds: int, schema: schemas.Schema) -> kinds.Sensitivity:
     bound = nested.repeated_sensitivity(self.nested_blocks, block_rounds, schema)
     sizes = set(independent_blocks.sizes(schema.num_rounds, block_rounds))
     if all(self.planned_rounds(size) == size for size in sizes):

@@ -120,13 +120,13 @@ class TreeOnline(base.Strategy):
     base.check_num_rounds(self, num_rounds)
     return nested.forest(num_rounds)
 
-  def sensitivity(self, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def sensitivity(self, schema: schemas.Schema) -> kinds.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)
-    if isinstance(schema, schemas.FixedSeparation):
+    if isinstance(schema, schemas.Fixed):
       return kinds.Sensitivity.from_square(_worst_of_fixed_separation(schema))
     return nested.block_sensitivity(self.nested_blocks(schema.num_rounds), schema)
 
-  def repeated_sensitivity(self, block_rounds: int, schema: schemas.MinSep) -> kinds.Sensitivity:
+  def repeated_sensitivity(self, block_rounds: int, schema: schemas.Schema) -> kinds.Sensitivity:
     return nested.repeated_sensitivity(self.nested_blocks, block_rounds, schema)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
@@ -172,7 +172,7 @@ def _node_ids(num_rounds: int, rounds: np.ndarray) -> Iterator[np.ndarray]:
     yield np.where((ids + 1) << height <= num_rounds, ids, -1)
 
 
-def _worst_of_fixed_separation(schema: schemas.FixedSeparation) -> int:
+def _worst_of_fixed_separation(schema: schemas.Fixed) -> int:
   """Largest ‖C u‖² over runs of rounds min_sep apart, in O(n log n)."""
   num_rounds, count = schema.num_rounds, schema.participations
   rounds = np.arange(num_rounds)

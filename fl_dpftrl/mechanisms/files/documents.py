@@ -12,7 +12,7 @@ from fl_dpftrl.mechanisms import base, family_registry, schemas, workloads
 from fl_dpftrl.support.files import array_files, json_files
 from fl_dpftrl.support.text import messages
 
-_SCHEMAS = {'min_sep': schemas.MinSep, 'fixed_separation': schemas.FixedSeparation}
+_SCHEMAS = {'min_sep': schemas.Schema, 'fixed_separation': schemas.Fixed}
 
 
 class MissingArrays(ValueError):
@@ -38,12 +38,11 @@ def to_json(
   return {'family': strategy.family, 'parameters': parameters}
 
 
-def schema_name(schema: schemas.MinSep) -> str:
-  """Returns the name of a schema's kind."""
-  for name, cls in _SCHEMAS.items():
-    if type(schema) is cls:
-      return name
-  raise ValueError(f'schema must be a MinSep or a FixedSeparation, got {schema!r}')
+def schema_to_json(schema: schemas.Schema) -> json_files.Object:
+  """Returns kind and numbers of a schema, for JSON."""
+  plain = schema.plain()
+  (name,) = (name for name, cls in _SCHEMAS.items() if type(plain) is cls)
+  return {'participation': name, **dataclasses.asdict(plain)}
 
 
 def required(cls: type[Any]) -> set[str]:
@@ -84,7 +83,7 @@ def read_workload(document: json_files.Object) -> workloads.Workload:
   return workload
 
 
-def read_schema(document: json_files.Object) -> schemas.MinSep:
+def read_schema(document: json_files.Object) -> schemas.Schema:
   """Returns the schema that an object describes; raises ValueError where it is none."""
   name = entry(document, 'participation', str)
   arguments = {key: value for key, value in document.items() if key != 'participation'}
@@ -92,7 +91,7 @@ def read_schema(document: json_files.Object) -> schemas.MinSep:
     raise ValueError(
       f'schema participation must be one of {", ".join(_SCHEMAS)}, got {messages.quoted(name)}'
     )
-  fields = {field.name for field in dataclasses.fields(schemas.MinSep)}
+  fields = {field.name for field in dataclasses.fields(schemas.Schema)}
   if arguments.keys() != fields:
     raise ValueError(
       f'schema must have {", ".join(sorted(fields))}, got {messages.quoted(sorted(arguments))}'

@@ -56,7 +56,7 @@ class StrategyFile:
   """
 
   strategy: base.Strategy
-  schema: schemas.MinSep
+  schema: schemas.Schema
   objective: str | None
   workload: workloads.Workload
   sensitivity: sensitivities.Sensitivity
@@ -100,7 +100,7 @@ class StrategyFile:
 
 def describe(
   strategy: Given,
-  schema: schemas.MinSep,
+  schema: schemas.Schema,
   *,
   objective: str | None = None,
   workload: workloads.Workload = workloads.Workload(),
@@ -114,7 +114,7 @@ def describe(
   """
   if objective is not None:
     workload_error.check_objective(objective)
-  checks.instance(schemas.MinSep, schema=schema)
+  schemas.check(schema)
   checks.instance(workloads.Workload, workload=workload)
   strategy = resolved(strategy, schema.num_rounds)
   return StrategyFile(
@@ -132,7 +132,7 @@ def save_strategy(
   path: str | os.PathLike[str],
   strategy: Given,
   *,
-  schema: schemas.MinSep,
+  schema: schemas.Schema,
   objective: str = 'max',
   workload: workloads.Workload = workloads.Workload(),
 ) -> StrategyFile:
@@ -150,8 +150,8 @@ def save_strategy(
   path = paths.local(path)
   if path.suffix != '.json':
     raise ValueError(f'a strategy file must end in .json, got {str(path)!r}')
-  if getattr(schema, 'is_own', False):  # A file can be read without what registers it.
-    schema = schema.as_min_sep()
+  schemas.check(schema)
+  schema = schema.plain()  # A file can be read without what registers a participation.
   file = describe(strategy, schema, objective=objective, workload=workload)
   arrays: dict[str, Any] = {}
   strategy_document.to_json(file.strategy, arrays)
@@ -179,10 +179,7 @@ def document(file: StrategyFile, arrays: str | None = None) -> json_files.Object
     'workload': file.workload.name,
     **{name: value for name, value in dataclasses.asdict(file.workload).items() if value},
     'objective': file.objective,
-    'schema': {
-      'participation': strategy_document.schema_name(file.schema),
-      **dataclasses.asdict(file.schema),
-    },
+    'schema': strategy_document.schema_to_json(file.schema),
     **file.figures,
     'made_by': file.version,
   }

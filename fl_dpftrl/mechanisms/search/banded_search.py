@@ -89,7 +89,7 @@ def optimize(
       f' {schema.num_rounds * num_bands * _COPIES / 2**27:.0f} GiB; at most'
       f' {_MOST_ENTRIES // schema.num_rounds} bands are supported there'
     )
-  fixed = schema.separation == schemas.FixedSeparation.separation
+  fixed = schema.separation == schemas.Fixed.separation
   equal_norms = not fixed if equal_norms is None else equal_norms
   if not equal_norms and not fixed:
     raise ValueError(f'equal_norms={equal_norms!r} needs FixedSeparation, got {schema!r}')

@@ -77,7 +77,7 @@ class LogLoss:
 
   def __init__(
     self,
-    every_schema: Sequence[schemas.MinSep],
+    every_schema: Sequence[schemas.Schema],
     objective: str,
     workload: workloads.Workload,
     *,

@@ -24,7 +24,7 @@ def solve(problem: search_problem.Problem, *, tolerance: float = 2e-7) -> factor
 
   Source: Denisov et al. 2022, section 3.
   """
-  once = schemas.MinSep(num_rounds=problem.schema.num_rounds, max_participations=1)
+  once = schemas.Schema(num_rounds=problem.schema.num_rounds, max_participations=1)
   return solve_multi_epoch(dataclasses.replace(problem, schema=once), tolerance=tolerance)
 
 

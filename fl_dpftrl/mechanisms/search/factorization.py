@@ -74,7 +74,7 @@ class Groups:
     return (lag >= 0) & (lag < self.reach) | (self.reach >= width)
 
 
-def chains(schema: schemas.MinSep) -> Groups:
+def chains(schema: schemas.Schema) -> Groups:
   """Returns groups of rounds min_sep apart; any k successive ones are a pattern.
 
   Raises ValueError if there are too many rounds for a dense matrix.
@@ -87,7 +87,7 @@ def chains(schema: schemas.MinSep) -> Groups:
   return Groups(rounds, schema.num_rounds, schema.participations)
 
 
-def tiles(schema: schemas.MinSep) -> Groups:
+def tiles(schema: schemas.Schema) -> Groups:
   """Returns the groups of `chains` cut into patterns that share no round."""
   whole, width = chains(schema), schema.participations
   groups, length = whole.rounds.shape

@@ -27,7 +27,7 @@ class Problem:
       where it is proven this close to the least; 0 to search until nothing is gained.
   """
 
-  schema: schemas.MinSep
+  schema: schemas.Schema
   objective: str = 'max'
   workload: workloads.Workload = workloads.Workload()
   progress: Progress | None = None

@@ -21,7 +21,7 @@ LogSquare = Callable[[np.ndarray], tuple[float, np.ndarray]]
 _MOST_PRODUCTS = 1 << 24  # limit of correlations without a Fourier transform
 
 
-def sensitivity(schema: schemas.MinSep) -> LogSquare:
+def sensitivity(schema: schemas.Schema) -> LogSquare:
   """Returns the earliest pattern's loss: exact for monotone c, min_sep bands, or k = 1."""
 
   def log_square(coefficients):

@@ -31,7 +31,7 @@ _FIRST_TERMS, _FIRST_PERIODS = 1 << 14, 16
 Search = Callable[[np.ndarray, toeplitz_loss.LogSquare], np.ndarray]
 
 
-def default_bands(schema: schemas.MinSep) -> tuple[int, ...]:
+def default_bands(schema: schemas.Schema) -> tuple[int, ...]:
   """Returns the values of num_bands to try by default, ascending.
 
   The first is min_sep, at most 1024, or n if k is 1. If participations leave rounds of the run

@@ -22,7 +22,7 @@ _SWEEPS = 250  # of each
 _ROUNDING = 1e-12
 
 
-def gram_sensitivity(gram: np.ndarray, schema: schemas.MinSep) -> kinds.Sensitivity:
+def gram_sensitivity(gram: np.ndarray, schema: schemas.Schema) -> kinds.Sensitivity:
   """Returns the sensitivity of a C with Gram matrix X = CᵀC.
 
   Under min-sep it is the result of a search over patterns, which is mostly the exact value,
@@ -44,7 +44,7 @@ def gram_sensitivity(gram: np.ndarray, schema: schemas.MinSep) -> kinds.Sensitiv
     raise ValueError(f'gram must be square with {schema.num_rounds} rows, got shape {gram.shape}')
   if not np.isfinite(gram).all():
     raise ValueError('gram must be finite')
-  if isinstance(schema, schemas.FixedSeparation):
+  if isinstance(schema, schemas.Fixed):
     return _fixed_separation(gram, schema)
   if schema.participations == 2:
     return kinds.Sensitivity.from_square(_worst_pair(gram, schema.min_sep))
@@ -66,7 +66,7 @@ def _worst_pair(gram: np.ndarray, min_sep: int) -> float:
   return worst
 
 
-def _row_maxima(gram: np.ndarray, schema: schemas.MinSep) -> tuple[np.ndarray, bool]:
+def _row_maxima(gram: np.ndarray, schema: schemas.Schema) -> tuple[np.ndarray, bool]:
   """Returns vᵢ of `gram_sensitivity`, and whether rows have diagonals only."""
   num_rounds, min_sep = schema.num_rounds, schema.min_sep
   diagonal = np.diagonal(gram).copy()
@@ -90,7 +90,7 @@ def _row_maxima(gram: np.ndarray, schema: schemas.MinSep) -> tuple[np.ndarray, b
   return diagonal + best, exact
 
 
-def _fixed_separation(gram: np.ndarray, schema: schemas.FixedSeparation) -> kinds.Sensitivity:
+def _fixed_separation(gram: np.ndarray, schema: schemas.Fixed) -> kinds.Sensitivity:
   """Returns the worst sum over patterns: runs of rounds min_sep apart."""
   step, count = schema.min_sep, schema.participations
   total = patterns.repeated(np.diagonal(gram), step, count)
@@ -104,9 +104,7 @@ def _fixed_separation(gram: np.ndarray, schema: schemas.FixedSeparation) -> kind
   return kinds.Sensitivity.from_square(*_worst_run(gram, schema, total))
 
 
-def _worst_run(
-  gram: np.ndarray, schema: schemas.FixedSeparation, bounds: np.ndarray
-) -> tuple[float, bool]:
+def _worst_run(gram: np.ndarray, schema: schemas.Fixed, bounds: np.ndarray) -> tuple[float, bool]:
   """Returns the worst square over runs, tried by their bounds, or a bound; and if it is exact."""
   worst, exact, work = 0.0, True, 0
   for last in np.argsort(-bounds, kind='stable'):

@@ -31,7 +31,7 @@ def gram_matrix(strategy: kinds.HasSensitivity, block_rounds: int, num_rounds: i
 
 
 def repeated(
-  strategy: kinds.HasSensitivity, block_rounds: int, schema: schemas.MinSep
+  strategy: kinds.HasSensitivity, block_rounds: int, schema: schemas.Schema
 ) -> kinds.Sensitivity:
   """Returns the sensitivity under min-sep of a strategy repeated in blocks.
 
@@ -58,7 +58,7 @@ def repeated(
 
 
 def worst_closest(
-  block_rounds: int, schema: schemas.MinSep, squares: Callable[[int], np.ndarray]
+  block_rounds: int, schema: schemas.Schema, squares: Callable[[int], np.ndarray]
 ) -> kinds.Sensitivity | None:
   """Returns the sensitivity if the earliest, closest rounds are worst.
 
@@ -98,7 +98,7 @@ def _grams(strategy: kinds.HasSensitivity, block_rounds: int, num_rounds: int) -
   return [grams[size] for size in every]
 
 
-def _worst_pairs(blocks: list[np.ndarray], schema: schemas.MinSep) -> float:
+def _worst_pairs(blocks: list[np.ndarray], schema: schemas.Schema) -> float:
   """Worst ‖C u‖² if each block has room for at most two participations.
 
   best[i, m] is the worst with m participations from round i on. A pattern from i on leaves i
@@ -130,7 +130,7 @@ def _worst_pairs(blocks: list[np.ndarray], schema: schemas.MinSep) -> float:
 
 
 def _best_split(
-  strategy: kinds.HasSensitivity, block_rounds: int, schema: schemas.MinSep
+  strategy: kinds.HasSensitivity, block_rounds: int, schema: schemas.Schema
 ) -> kinds.Sensitivity:
   """Returns a bound that ignores min-sep between blocks, not within them."""
   blocks = sizes(schema.num_rounds, block_rounds)
@@ -143,7 +143,7 @@ def _best_split(
     counts = range(1, most + 1) if splits else [most]
     values = []
     for count in counts:
-      within = schemas.MinSep(num_rounds=size, min_sep=schema.min_sep, max_participations=count)
+      within = schemas.Schema(num_rounds=size, min_sep=schema.min_sep, max_participations=count)
       inner = strategy.sensitivity(within)
       if inner.kind == kinds.LOWER_BOUND:  # A lower bound is of no use here.
         inner = gram_search.gram_sensitivity(strategy.gram_matrix(size), within)

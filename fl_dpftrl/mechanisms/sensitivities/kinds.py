@@ -45,7 +45,7 @@ def better(first: Sensitivity, second: Sensitivity) -> Sensitivity:
 class HasSensitivity(schemas.Limited, Protocol):
   """A mechanism as used here; `mechanisms.base.Strategy` has defaults."""
 
-  def sensitivity(self, schema: schemas.MinSep) -> Sensitivity: ...
+  def sensitivity(self, schema: schemas.Schema) -> Sensitivity: ...
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray: ...
 
@@ -54,7 +54,7 @@ class HasSensitivity(schemas.Limited, Protocol):
   def endless_gram(self) -> Any: ...
 
 
-def sensitivity(strategy: HasSensitivity, schema: schemas.MinSep) -> Sensitivity:
+def sensitivity(strategy: HasSensitivity, schema: schemas.Schema) -> Sensitivity:
   """Returns the sensitivity of a strategy under a participation schema.
 
   The sensitivity is exact for identity, BLT and trees, for banded strategies with num_bands at most

@@ -90,13 +90,13 @@ def first_rounds(block: Block, length: int) -> Block:
   return dataclasses.replace(part, nodes=part.nodes + block.nodes)
 
 
-def block_sensitivity(block: Block, schema: schemas.MinSep) -> kinds.Sensitivity:
+def block_sensitivity(block: Block, schema: schemas.Schema) -> kinds.Sensitivity:
   """Returns the sensitivity of a C whose rows are a block's nodes; a MinSep."""
   return kinds.Sensitivity.from_square(*worst_square(block, schema))
 
 
 def repeated_sensitivity(
-  blocks: Callable[[int], Block], block_rounds: int, schema: schemas.MinSep
+  blocks: Callable[[int], Block], block_rounds: int, schema: schemas.Schema
 ) -> kinds.Sensitivity:
   """Returns the sensitivity of copies of such a C, one after the other.
 
@@ -111,7 +111,7 @@ def repeated_sensitivity(
   return block_sensitivity(block, schema)
 
 
-def worst_square(block: Block, schema: schemas.MinSep) -> tuple[int, bool]:
+def worst_square(block: Block, schema: schemas.Schema) -> tuple[int, bool]:
   """Returns the largest ‖C u‖² over min-sep patterns, and whether it is exact.
 
   The first rounds, as close as allowed, are often the worst pattern, but not always. Example: a

@@ -64,9 +64,9 @@ def separated_sums(values: np.ndarray, min_sep: int, most: int | None) -> np.nda
   return following
 
 
-def worst_sum(values: np.ndarray, schema: schemas.MinSep) -> float:
+def worst_sum(values: np.ndarray, schema: schemas.Schema) -> float:
   """Returns the largest sum of values, at least 0, over one allowed pattern."""
-  if isinstance(schema, schemas.FixedSeparation):
+  if isinstance(schema, schemas.Fixed):
     return float(repeated(values, schema.min_sep, schema.participations).max())
   return float(max_min_sep_sum(values[None], schema.min_sep, schema.participations)[0])
 

@@ -30,7 +30,7 @@ class Columns(NamedTuple):
   unused: int
 
 
-def earliest_square(coefficients: np.ndarray, schema: schemas.MinSep) -> tuple[float, np.ndarray]:
+def earliest_square(coefficients: np.ndarray, schema: schemas.Schema) -> tuple[float, np.ndarray]:
   """‖Σ columns 0, b, …, (k − 1) b‖² of a Toeplitz C, and its gradient.
 
   This is the squared sensitivity if c is non-negative and non-increasing, and at most that for
@@ -64,7 +64,7 @@ def earliest_square(coefficients: np.ndarray, schema: schemas.MinSep) -> tuple[f
   return square, 2.0 * grad
 
 
-def shifted_sensitivity(columns: Columns, schema: schemas.MinSep) -> kinds.Sensitivity:
+def shifted_sensitivity(columns: Columns, schema: schemas.Schema) -> kinds.Sensitivity:
   """Exact if no columns of a pattern overlap, or c is monotone; else `_lag_bound`."""
   coefficients, count = columns.coefficients, schema.participations
   bands = np.trim_zeros(coefficients, 'b').size
@@ -81,7 +81,7 @@ def shifted_sensitivity(columns: Columns, schema: schemas.MinSep) -> kinds.Sensi
   return kinds.Sensitivity(bound, kinds.EXACT if exact else kinds.UPPER_BOUND)
 
 
-def _apart_square(columns: Columns, schema: schemas.MinSep) -> float:
+def _apart_square(columns: Columns, schema: schemas.Schema) -> float:
   """The largest sum of squared column norms over a pattern.
 
   No column is longer than those that the end does not cut. If the columns of a pattern do not
@@ -101,7 +101,7 @@ def _apart_square(columns: Columns, schema: schemas.MinSep) -> float:
   return (count - 1) * float(whole) + float(last.max())
 
 
-def _lag_bound(columns: Columns, schema: schemas.MinSep) -> float:
+def _lag_bound(columns: Columns, schema: schemas.Schema) -> float:
   """A bound on Σ |X[i, j]| over a pattern, from the largest entry at each lag.
 
   A round's lags from the rounds before it are min_sep apart, the least of them at least
@@ -110,7 +110,7 @@ def _lag_bound(columns: Columns, schema: schemas.MinSep) -> float:
   count, min_sep = schema.participations, schema.min_sep
   largest = _largest_entries(columns, schema.num_rounds, min_sep)
   diagonal = largest[0]
-  if isinstance(schema, schemas.FixedSeparation):
+  if isinstance(schema, schemas.Fixed):
     sums = np.cumsum(largest[1::min_sep])
   else:
     fits = -(-(largest.size - 1) // min_sep)

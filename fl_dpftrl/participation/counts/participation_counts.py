@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation import registry
 
 _DENSE = 1 << 20
 
@@ -93,9 +94,9 @@ class Totals:
     return int(values[-1]) if values.size else 1
 
   @property
-  def schema(self) -> schemas.MinSep:
+  def schema(self) -> schemas.Schema:
     """The tightest schema that every device kept to; at least one round is needed."""
-    return schemas.MinSep(self.num_rounds, self.min_sep, self.max_participations)
+    return registry.min_sep(self.num_rounds, self.min_sep, self.max_participations)
 
 
 class Witness(NamedTuple):

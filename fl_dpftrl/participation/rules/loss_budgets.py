@@ -20,7 +20,6 @@ SPENT, LIFE = 'loss_budget', 'life'
 
 _HEX = 64  # digits of a digest
 _A_DECADE = 3  # horizons
-_FREE = schemas.MinSep(schemas.LAST_ROW)
 
 
 @registry.register
@@ -81,7 +80,7 @@ class LossBudget(promised.Promised):
     """The loss budget of a run without an end: this one."""
     return self
 
-  def horizon_schemas(self, horizons: tuple[int, int] | None) -> list[schemas.MinSep]:
+  def horizon_schemas(self, horizons: tuple[int, int] | None) -> list[schemas.Schema]:
     """Returns a schema for each of some horizons, from the first to the last; three a decade."""
     min_sep, max_participations = self.named
     try:
@@ -92,7 +91,7 @@ class LossBudget(promised.Promised):
       raise ValueError(f'horizons={first},{last} must be the first and the last')
     points = np.geomspace(first, last, 1 + math.ceil(_A_DECADE * math.log10(last / first)))
     return [
-      schemas.MinSep(n, min(n, min_sep), max_participations)
+      registry.min_sep(n, min(n, min_sep), max_participations)
       for n in np.unique(points.round().astype(int)).tolist()
     ]
 
@@ -117,9 +116,9 @@ class LossBudget(promised.Promised):
     return self.last_row
 
   @property
-  def schema(self) -> schemas.MinSep:
+  def schema(self) -> schemas.Schema:
     """The schema that devices keep to: none is narrower than any, whatever they cost."""
-    return _FREE
+    return registry.min_sep(schemas.LAST_ROW)
 
   @property
   def assumption(self) -> str:  # type: ignore[override]
@@ -217,7 +216,7 @@ class LossBudget(promised.Promised):
   def together(self, others: Sequence[Any]) -> Any:
     """Returns itself, for runs to whose participations devices keep: squares of B / σ add up."""
     for other in others:
-      if not isinstance(other, (LossBudget, schemas.MinSep)):
+      if not isinstance(other, (LossBudget, schemas.Schema)):
         raise ValueError('runs with a loss budget and drawn ones are not composed; replay each')
     return self
 

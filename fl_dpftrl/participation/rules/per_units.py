@@ -54,7 +54,7 @@ class PerUnit(promised.Promised):
 
   def __post_init__(self):
     checks.keep(self, functools.partial(checks.whole, 1, 1 << 20), 'max_rows')
-    if not isinstance(self.participation, (schemas.MinSep, loss_budgets.LossBudget)):
+    if not isinstance(self.participation, (schemas.Schema, loss_budgets.LossBudget)):
       raise ValueError(
         'participation must be a MinSep or a LossBudget: what is known of draws of devices does not'
         f' carry over to units that own several, got {messages.quoted(self.participation)}'

@@ -33,9 +33,9 @@ class Shuffled(cyclic.Cyclic):
     return int(self.part_size // self.batch_size)
 
   @property
-  def schema(self) -> schemas.MinSep:
+  def schema(self) -> schemas.Schema:
     """Participation schema: one round per pass, the closest across two passes."""
-    return schemas.MinSep(
+    return registry.min_sep(
       num_rounds=self.num_rounds,
       min_sep=self.num_parts,
       max_participations=-(-self.turns // self.pass_turns),
@@ -106,9 +106,9 @@ class ShuffledOnce(Shuffled):
   separation: ClassVar[str] = 'fixed'
 
   @property
-  def schema(self) -> schemas.FixedSeparation:
+  def schema(self) -> schemas.Fixed:
     """Participation schema: every pass_turns turns of a part, exactly."""
-    return schemas.FixedSeparation(
+    return schemas.Fixed(
       num_rounds=self.num_rounds,
       min_sep=self.num_parts * self.pass_turns,
       max_participations=-(-self.turns // self.pass_turns),

@@ -5,9 +5,8 @@ import math
 import os
 from collections.abc import Mapping
 
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.participation.rules import loss_budgets, separations
 from fl_dpftrl.planning.simulation import (
   availabilities,
   cohorts,
@@ -76,7 +75,7 @@ class Scenario:
       seed=seed,
     )
 
-  def planned_schema(self, num_rounds: int) -> schemas.MinSep:
+  def planned_schema(self, num_rounds: int) -> separations.MinSep:
     """Returns the participation that a strategy is optimised for, before the run.
 
     A timer in rounds says what min-sep is. For one in hours it is what the population allows at
@@ -88,18 +87,18 @@ class Scenario:
       min_sep = self.population // self.report_goal
     else:
       min_sep = self.timer_rounds or 1
-    return schemas.MinSep(
+    return separations.MinSep(
       num_rounds, min(max(min_sep, 1), num_rounds), max_participations=self.max_participations
     )
 
-  def declared_schema(self, num_rounds: int) -> schemas.MinSep | loss_budgets.LossBudget | None:
+  def declared_schema(self, num_rounds: int) -> separations.MinSep | loss_budgets.LossBudget | None:
     """Returns the schema that the timers enforce, if known in rounds; or the loss budget."""
     if self.loss_budget is not None:
       return self.loss_budget
     if self.timer_rounds is None:
       return None
     most = self.max_participations
-    return schemas.MinSep(num_rounds if most is None else None, self.timer_rounds, most)
+    return separations.MinSep(num_rounds if most is None else None, self.timer_rounds, most)
 
   def _timer(self) -> servers.Timer:
     if self.max_participations is not None and self.timer_rounds is None:

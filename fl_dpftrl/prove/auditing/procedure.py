@@ -9,6 +9,7 @@ import numpy as np
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import accountant
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.prove.auditing import low_bits, noise_tests, probes, result, subjects
 from fl_dpftrl.support import checks
 
@@ -27,7 +28,7 @@ _NORM = 0.999  # of the device's update, in clip norms
 
 def audit(
   strategy: files.Given,
-  schema: schemas.MinSep,
+  schema: separations.MinSep,
   *,
   noise_multiplier: float,
   delta: float,

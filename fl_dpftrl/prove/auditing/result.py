@@ -3,8 +3,8 @@
 import dataclasses
 import math
 
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation import accounting
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
 
@@ -70,7 +70,7 @@ class Audit:
   subject: str
   claim: accounting.Guarantee
   clip_norm: float
-  schema: schemas.MinSep
+  schema: separations.MinSep
   num_draws: int
   seed: int | None
   checks: tuple[Check, ...]

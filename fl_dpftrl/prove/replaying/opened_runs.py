@@ -20,11 +20,11 @@ from fl_dpftrl.logs import (
   refusals,
   unit_tables,
 )
-from fl_dpftrl.mechanisms import base, schemas
+from fl_dpftrl.mechanisms import base
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import guarantees
-from fl_dpftrl.participation.rules import per_units
+from fl_dpftrl.participation.rules import per_units, separations
 from fl_dpftrl.prove.replaying import counted, device_tallies
 from fl_dpftrl.support.files import json_files, paths
 from fl_dpftrl.support.text import messages
@@ -367,7 +367,7 @@ def declared_schema(
   declared_num_rounds: int | None,
   declared_min_sep: int | None,
   declared_max_participations: int | None,
-) -> schemas.MinSep | None:
+) -> separations.MinSep | None:
   """Returns the schema of the arguments of `open_run`; None if none is declared."""
   for name, value in (
     ('declared_min_sep', declared_min_sep),
@@ -380,7 +380,7 @@ def declared_schema(
       )
   if declared_num_rounds is None:
     return None
-  return schemas.MinSep(
+  return separations.MinSep(
     num_rounds=declared_num_rounds,
     min_sep=1 if declared_min_sep is None else declared_min_sep,
     max_participations=declared_max_participations,

@@ -6,10 +6,9 @@ from typing import Any
 
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import layouts, timestamps
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.participation.counts import participation_counts
-from fl_dpftrl.participation.rules import per_units
+from fl_dpftrl.participation.rules import per_units, separations
 from fl_dpftrl.support.files import json_files
 
 
@@ -88,7 +87,7 @@ class RunFacts:
   @property
   def schema(self) -> Any:
     """The strictest schema that every device kept to, or every unit."""
-    schema = schemas.MinSep(**fields(self, 'num_rounds', 'min_sep', 'max_participations'))
+    schema = separations.MinSep(**fields(self, 'num_rounds', 'min_sep', 'max_participations'))
     if self.units is None:
       return schema
     return per_units.PerUnit(schema, self.units.max_rows, self.units.name)

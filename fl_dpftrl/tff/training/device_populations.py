@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation import registry
-from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.participation.rules import loss_budgets, separations
 from fl_dpftrl.planning.simulation import scenarios
 from fl_dpftrl.support.text import messages
 from fl_dpftrl.tff.aggregators import factories
@@ -48,7 +47,7 @@ def devices(
   timer: dict[str, Any] = {'timer_rounds': min(timer_rounds, num_rounds)}
   if isinstance(participation, loss_budgets.LossBudget):
     timer = {'loss_budget': participation, 'strategy': aggregator.strategy}
-  elif isinstance(participation, schemas.MinSep):
+  elif isinstance(participation, separations.MinSep):
     most = participation.max_participations
     timer = {'timer_rounds': participation.min_sep, 'max_participations': most}
   elif (needed := min(timer_rounds, num_rounds) * goal) > num_clients:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from fl_dpftrl.mechanisms import schemas, sensitivities
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import banded_inverse
 from tests import oracle
 
@@ -28,7 +29,7 @@ def test_a_column_that_is_not_monotone_has_a_bound():
 
 @pytest.mark.parametrize('n, b, k', [(8, 1, 3), (9, 1, 4), (9, 3, 3)])
 def test_the_earliest_pattern_of_such_a_column_is_not_the_worst(monkeypatch, n, b, k):
-  strategy, schema = banded_inverse.BandedInverse([1.0, 0.0, -0.8]), schemas.MinSep(n, b, k)
+  strategy, schema = banded_inverse.BandedInverse([1.0, 0.0, -0.8]), dpftrl.MinSep(n, b, k)
   truth = oracle.worst(strategy.strategy_matrix(n), schema)
   earliest, _ = sensitivities.pattern_sensitivity(strategy, n, [np.arange(0, k * b, b)])
   assert earliest[0] < 0.95 * truth
@@ -42,7 +43,7 @@ def test_the_earliest_pattern_of_such_a_column_is_not_the_worst(monkeypatch, n, 
 def test_rounding_of_a_constant_column_changes_no_kind(num_rounds):
   """With coefficients that sum to 0 a column tends to a constant."""
   strategy = banded_inverse.BandedInverse([1.0, -0.7, -0.2, -0.1])
-  bound = sensitivities.sensitivity(strategy, schemas.MinSep(num_rounds=num_rounds, min_sep=7))
+  bound = sensitivities.sensitivity(strategy, dpftrl.MinSep(num_rounds=num_rounds, min_sep=7))
   column, total = strategy.column(num_rounds), np.zeros(num_rounds)
   for j in range(0, num_rounds, 7):
     total[j:] += column[: num_rounds - j]

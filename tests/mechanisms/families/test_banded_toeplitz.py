@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import schemas, sensitivities, workload_error, workloads
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities, workload_error, workloads
 from fl_dpftrl.mechanisms.families import banded_toeplitz
 from fl_dpftrl.mechanisms.sensitivities import toeplitz_columns as toeplitz_sensitivity
 from tests import drawn, oracle
@@ -49,7 +50,7 @@ def test_the_bound_from_columns_of_one_shape_holds_alone(cls, low, data, more):
   'n, b, k', [(50, 3, None), (50, 3, 4), (61, 7, None), (200, 1, None), (60, 9, 6), (200, 2, 99)]
 )
 def test_periods_that_repeat_are_counted_and_not_summed(n, b, k):
-  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  schema = dpftrl.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   coefficients = np.sort(np.random.default_rng(0).uniform(size=10))[::-1]
   square, grad = toeplitz_sensitivity.earliest_square(coefficients, schema)
   matrix = banded_toeplitz.BandedToeplitz(coefficients).strategy_matrix(n)
@@ -67,7 +68,7 @@ def test_periods_that_repeat_are_counted_and_not_summed(n, b, k):
 def test_beyond_min_sep_an_interior_that_decreases_is_exact():
   """The coefficients are not monotone, but what two columns share is."""
   coefficients = np.array([1.0, 1.2, 0.9, 0.6, 0.3])
-  schema = schemas.MinSep(num_rounds=5000, min_sep=2, max_participations=100)
+  schema = dpftrl.MinSep(num_rounds=5000, min_sep=2, max_participations=100)
   strategy = banded_toeplitz.BandedToeplitz(coefficients)
   value, kind = sensitivities.sensitivity(strategy, schema)
   total = np.zeros(300)
@@ -102,7 +103,7 @@ def test_refuses_errors_that_cannot_be_computed():
 
 
 def test_sensitivity_of_a_billion_rounds():
-  schema = schemas.MinSep(num_rounds=10**9, min_sep=100)
+  schema = dpftrl.MinSep(num_rounds=10**9, min_sep=100)
   coefficients = 1.0 / np.arange(1.0, 301.0)
   value, kind = sensitivities.sensitivity(banded_toeplitz.BandedToeplitz(coefficients), schema)
   period = coefficients.reshape(3, 100).sum(axis=0)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import schemas, sensitivities, workload_error, workloads
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities, workload_error, workloads
 from fl_dpftrl.mechanisms.families import blt
 
 BLTS = {
@@ -61,7 +62,7 @@ def test_sensitivity_against_the_columns_of_c(arguments, num_rounds):
   strategy = blt.BLT(*arguments)
   first = column(strategy, num_rounds)
   for min_sep, most in itertools.product((1, 2, 30, 64, 800), (1, 2, 7, None)):
-    schema = schemas.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=most)
+    schema = dpftrl.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=most)
     total = np.zeros_like(first)
     for a in range(schema.participations):
       start = a * min_sep
@@ -131,7 +132,7 @@ def test_figures_of_a_billion_rounds():
     carried = decay * carried + 1.0
     square += (scale * carried) ** 2 * powers(2.0 * rate, length - 1)
     carried *= math.exp(-rate * (length - 1))
-  schema = schemas.MinSep(num_rounds=num_rounds, min_sep=step, max_participations=count)
+  schema = dpftrl.MinSep(num_rounds=num_rounds, min_sep=step, max_participations=count)
   result = sensitivities.sensitivity(strategy, schema)
   assert math.isclose(result.value, math.sqrt(square), rel_tol=1e-13)
 
@@ -152,7 +153,7 @@ def test_figures_of_a_billion_rounds():
 @pytest.mark.parametrize('min_sep, most', [(1, None), (3, None), (10, 10**8)])
 def test_a_billion_rounds_with_very_many_participations(min_sep, most):
   """Every round's contribution grows to that of the whole history."""
-  schema = schemas.MinSep(num_rounds=10**9, min_sep=min_sep, max_participations=most)
+  schema = dpftrl.MinSep(num_rounds=10**9, min_sep=min_sep, max_participations=most)
   strategy = blt.BLT([0.5], [0.25])
   value = sensitivities.sensitivity(strategy, schema).value
   # Away from the start the columns' sum repeats itself every min_sep rows.

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import schemas, sensitivities
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import dense, low_rank
 
 GOOD = np.array([[1.0, 0.0], [0.5, 2.0]])
@@ -20,7 +21,7 @@ def test_factor_of_a_gram_matrix():
     dense.from_gram(np.array([[1.0, 2.0], [2.0, 1.0]]))
 
 
-@pytest.mark.parametrize('cls', [schemas.MinSep, schemas.FixedSeparation])
+@pytest.mark.parametrize('cls', [dpftrl.MinSep, dpftrl.FixedSeparation])
 def test_entries_that_are_zero_but_for_rounding_are_exact(cls):
   """X of 3 rounds a device, whose columns are orthogonal up to 1e-17."""
   gram = np.eye(6) + np.diag([0.4, -0.3, 0.5, 0.2, 0.1], 1)

@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.mechanisms import (
-  base,
-  family_registry,
-  schemas,
-  sensitivities,
-  workload_error,
-  workloads,
-)
+from fl_dpftrl.mechanisms import base, family_registry, sensitivities, workload_error, workloads
 from fl_dpftrl.mechanisms.families import dense, stamped, tree_full, tree_online
 from fl_dpftrl.mechanisms.files import documents
 from tests import drawn, every_family, oracle
@@ -132,7 +126,7 @@ def must_be_exact(name, strategy, schema, gram):
   """True where the sensitivity has to be exact, not only a bound."""
   if name in ALWAYS_EXACT:
     return True
-  if isinstance(schema, schemas.FixedSeparation) and (gram >= 0.0).all():
+  if isinstance(schema, dpftrl.FixedSeparation) and (gram >= 0.0).all():
     return True
   if name.startswith('stamped'):
     fits = min(schema.participations, -(-strategy.block_rounds // schema.min_sep))
@@ -177,7 +171,7 @@ def test_entries_of_x_and_observed_patterns(name, num_rounds, more, seed):
   entries = strategy.gram_entries(num_rounds)
   np.testing.assert_allclose(entries(rounds[:, None], rounds), gram, **tolerance)
   np.testing.assert_allclose(strategy.gram_matrix(num_rounds), gram, **tolerance)
-  every = oracle.patterns(schemas.MinSep(num_rounds))
+  every = oracle.patterns(dpftrl.MinSep(num_rounds))
   chosen = [every[i] for i in rng.integers(0, len(every), 5)] + [()]
   values, kind = sensitivities.pattern_sensitivity(strategy, num_rounds, chosen)
   truth = np.sqrt([oracle.ascent(gram[np.ix_(p, p)]) if p else 0.0 for p in chosen])

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import fl_dpftrl
-from fl_dpftrl.mechanisms import base, family_registry, schemas, sensitivities, workload_error
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import base, family_registry, sensitivities, workload_error
 from fl_dpftrl.mechanisms.families import dense, stamped
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.mechanisms.search import search_problem
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / 'examples'
-SCHEMA = schemas.MinSep(num_rounds=24, min_sep=5)
+SCHEMA = dpftrl.MinSep(num_rounds=24, min_sep=5)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,7 @@ def test_a_last_round_has_no_default_and_holds_everywhere():
   with pytest.raises(TypeError, match='max_rounds'):
     ending()(weight=0.5)
   strategy = ending()(weight=0.5, max_rounds=20)
-  assert sensitivities.sensitivity(strategy, schemas.MinSep(num_rounds=20, min_sep=5)).value == 9
+  assert sensitivities.sensitivity(strategy, dpftrl.MinSep(num_rounds=20, min_sep=5)).value == 9
   for refused in (
     lambda: sensitivities.sensitivity(strategy, SCHEMA),
     lambda: strategy.gram_matrix(24),

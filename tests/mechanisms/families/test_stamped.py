@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import schemas, sensitivities
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import blt, dense, stamped, tree_full
 from tests import drawn
 
@@ -36,18 +37,18 @@ def test_a_block_that_is_cut_short_is_the_beginning_of_a_whole_one():
     np.testing.assert_allclose(
       longer[:num_rounds, :num_rounds] @ matrix, np.eye(num_rounds), atol=1e-12
     )
-    every = schemas.MinSep(num_rounds, 1)
+    every = dpftrl.MinSep(num_rounds, 1)
     assert strategy.sensitivity(every).value >= np.linalg.norm(matrix.sum(axis=1)) * (1 - 1e-12)
   np.testing.assert_array_equal(noise, tree_full.TreeFull(8).noising_matrix(8))
 
 
 def test_long_runs():
   """Blocks with room for three, of a family of which no more is known."""
-  schema = schemas.MinSep(num_rounds=6000, min_sep=5, max_participations=10)
+  schema = dpftrl.MinSep(num_rounds=6000, min_sep=5, max_participations=10)
   inner = dense.Dense(drawn.triangle(12, 0, 0.0))
   result = sensitivities.sensitivity(stamped.Stamped(inner, 12), schema)
   squares = [0.0] + [
-    sensitivities.sensitivity(inner, schemas.MinSep(12, 5, count)).value ** 2 for count in (1, 2, 3)
+    sensitivities.sensitivity(inner, dpftrl.MinSep(12, 5, count)).value ** 2 for count in (1, 2, 3)
   ]
   best = max(
     sum(squares[count] for count in split)
@@ -59,6 +60,6 @@ def test_long_runs():
 
 def test_more_participations_than_splits_are_tried_for():
   strategy = stamped.Stamped(dense.Dense(np.tri(8)), 8)
-  result = sensitivities.sensitivity(strategy, schemas.MinSep(num_rounds=40_004))
+  result = sensitivities.sensitivity(strategy, dpftrl.MinSep(num_rounds=40_004))
   whole, rest = np.square(np.arange(9)).sum(), 1 + 4 + 9 + 16
   assert result == (pytest.approx(math.sqrt(5000 * whole + rest)), 'upper_bound')

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import schemas, sensitivities
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import stamped, tree_full, tree_online
 from tests.noise import plain
 
@@ -56,7 +57,7 @@ def test_a_full_tree_streams_only_a_run_of_known_length():
 def test_a_run_of_a_full_tree_that_ends_early_is_bounded():
   strategy = tree_full.TreeFull(819)
   early, whole = (
-    sensitivities.sensitivity(strategy, schemas.MinSep(num_rounds=n, min_sep=100))
+    sensitivities.sensitivity(strategy, dpftrl.MinSep(num_rounds=n, min_sep=100))
     for n in (600, 819)
   )
   assert early.kind != 'lower_bound' and whole.kind == 'exact'
@@ -67,7 +68,7 @@ def test_a_run_of_a_full_tree_that_ends_early_is_bounded():
 @pytest.mark.slow
 def test_many_restarts_are_exact():
   strategy = stamped.Stamped(tree_online.TreeOnline(), 300)
-  value, kind = sensitivities.sensitivity(strategy, schemas.MinSep(num_rounds=30_000, min_sep=70))
+  value, kind = sensitivities.sensitivity(strategy, dpftrl.MinSep(num_rounds=30_000, min_sep=70))
   first, _ = sensitivities.pattern_sensitivity(strategy, 30_000, [np.arange(0, 30_000, 70)])
   assert kind == 'exact'
   assert first[0] * (1 - 1e-12) <= value <= 1.1 * first[0]
@@ -75,7 +76,7 @@ def test_many_restarts_are_exact():
 
 @pytest.mark.parametrize('n, b, k', [(100, 7, None), (100, 1, 30), (97, 13, 4), (64, 16, 4)])
 def test_fixed_separation(n, b, k):
-  schema = schemas.FixedSeparation(num_rounds=n, min_sep=b, max_participations=k)
+  schema = dpftrl.FixedSeparation(num_rounds=n, min_sep=b, max_participations=k)
   strategy = tree_online.TreeOnline()
   general = sensitivities.gram_sensitivity(strategy.gram_matrix(n), schema)
   expected = pytest.approx(general.value, rel=1e-12), 'exact'

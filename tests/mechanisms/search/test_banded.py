@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import schemas, sensitivities, workloads
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities, workloads
 from fl_dpftrl.mechanisms.families import banded as family
 from fl_dpftrl.mechanisms.search import banded_search
 from fl_dpftrl.mechanisms.search.search_problem import Problem
 
-SINGLE = schemas.MinSep(num_rounds=96, max_participations=1)
+SINGLE = dpftrl.MinSep(num_rounds=96, max_participations=1)
 WORKLOADS = (
   workloads.Workload(),
   workloads.Workload(0.9),
@@ -84,7 +85,7 @@ def test_there_is_no_value_without_an_inverse():
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 @pytest.mark.parametrize('n, b, k', [(40, 8, 3), (70, 66, None), (5, 2, 2)])
 def test_columns_have_norm_one_and_the_sensitivity_is_exact(objective, n, b, k):
-  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  schema = dpftrl.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   strategy = banded_search.optimize(Problem(schema, objective))
   assert strategy.num_bands == min(b, n)
   np.testing.assert_allclose(strategy.column_squares(n), 1.0)
@@ -102,17 +103,17 @@ def test_columns_have_norm_one_and_the_sensitivity_is_exact(objective, n, b, k):
   ),
 ])  # fmt: skip
 def test_reaches_what_is_known(n, b, k, num_bands, known):
-  problem = Problem(schemas.MinSep(n, b, k), 'rms')
+  problem = Problem(dpftrl.MinSep(n, b, k), 'rms')
   loss = problem.loss(banded_search.optimize(problem, num_bands))
   assert loss <= known
   assert n != 512 or loss >= 2.7393846561 - 1e-9
 
 
 @pytest.mark.parametrize('schema, options, message', [
-  (schemas.MinSep(9, 4), {'num_bands': 5}, 'num_bands.*1 to 4.*5'),
-  (schemas.MinSep(9, 4), {'num_bands': 0}, 'num_bands.*1 to 4.*0'),
-  (schemas.MinSep(9, 1, 1), {'num_bands': 10}, 'num_bands.*1 to 9.*10'),
-  (schemas.MinSep(100_000, 1, 1), {}, 'num_bands=100000.*at most 335 bands'),
+  (dpftrl.MinSep(9, 4), {'num_bands': 5}, 'num_bands.*1 to 4.*5'),
+  (dpftrl.MinSep(9, 4), {'num_bands': 0}, 'num_bands.*1 to 4.*0'),
+  (dpftrl.MinSep(9, 1, 1), {'num_bands': 10}, 'num_bands.*1 to 9.*10'),
+  (dpftrl.MinSep(100_000, 1, 1), {}, 'num_bands=100000.*at most 335 bands'),
   (SINGLE, {'equal_norms': False}, 'equal_norms=False'),
 ])  # fmt: skip
 def test_refuses(schema, options, message):
@@ -132,10 +133,10 @@ def test_the_mean_is_at_a_minimum():
 
 
 @pytest.mark.parametrize('schema, before', [
-  (schemas.MinSep(256, 32), 9.592494), (schemas.MinSep(300, 16, 2), 6.533078),
-  pytest.param(schemas.FixedSeparation(320, 40), 9.604219, marks=pytest.mark.slow),
-  pytest.param(schemas.MinSep(800, 25, 4), 11.923322, marks=pytest.mark.thorough),
-  pytest.param(schemas.MinSep(512, 64), 10.086425, marks=pytest.mark.thorough),
+  (dpftrl.MinSep(256, 32), 9.592494), (dpftrl.MinSep(300, 16, 2), 6.533078),
+  pytest.param(dpftrl.FixedSeparation(320, 40), 9.604219, marks=pytest.mark.slow),
+  pytest.param(dpftrl.MinSep(800, 25, 4), 11.923322, marks=pytest.mark.thorough),
+  pytest.param(dpftrl.MinSep(512, 64), 10.086425, marks=pytest.mark.thorough),
 ])  # fmt: skip
 def test_the_search_ends_at_a_gap_and_loses_nothing(schema, before):
   """The losses before are of a search to the last digit, in twice to four times the steps."""

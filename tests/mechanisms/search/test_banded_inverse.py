@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from fl_dpftrl.mechanisms import schemas, sensitivities, workloads
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities, workloads
 from fl_dpftrl.mechanisms.families import banded_inverse as family
 from fl_dpftrl.mechanisms.search import banded_inverse_search
 from fl_dpftrl.mechanisms.search.search_problem import Problem
 
-SCHEMA = schemas.MinSep(num_rounds=60, min_sep=12, max_participations=4)
+SCHEMA = dpftrl.MinSep(num_rounds=60, min_sep=12, max_participations=4)
 
 
 def test_square_root():
@@ -32,7 +33,7 @@ def test_two_bands_are_the_best_of_all(objective):
   assert strategy.coefficients[1] == pytest.approx(-best.x, abs=1e-3)
   assert problem.loss(strategy) <= best.fun * (1 + 1e-7)
   assert banded_inverse_search.decayed(problem).decay == -strategy.coefficients[1]
-  assert banded_inverse_search.decayed(Problem(schemas.MinSep(1), objective)).decay == 0.0
+  assert banded_inverse_search.decayed(Problem(dpftrl.MinSep(1), objective)).decay == 0.0
 
 
 @pytest.mark.slow

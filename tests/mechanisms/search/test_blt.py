@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import blt_sums, schemas, workloads
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import blt_sums, workloads
 from fl_dpftrl.mechanisms.families import blt as family
 from fl_dpftrl.mechanisms.search import blt_search
 from fl_dpftrl.mechanisms.search.search_problem import Problem
 from fl_dpftrl.participation.rules import loss_budgets
 from fl_dpftrl.planning import optimization
 
-MAIN = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
+MAIN = dpftrl.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 optimized = functools.cache(
   blt_search.optimize
 )  # Once for each setting that several tests look at.
@@ -37,7 +38,7 @@ KNOWN = [
 @pytest.mark.slow
 @pytest.mark.parametrize('n, b, k, num_buffers, objective, known', KNOWN)
 def test_reaches_what_is_known(n, b, k, num_buffers, objective, known):
-  problem = Problem(schemas.MinSep(n, b, k), objective)
+  problem = Problem(dpftrl.MinSep(n, b, k), objective)
   strategy = optimized(problem, num_buffers)
   assert strategy.num_buffers == num_buffers
   assert problem.loss(strategy) <= known + 5e-5
@@ -52,7 +53,7 @@ def test_reaches_what_is_known(n, b, k, num_buffers, objective, known):
   pytest.param(10**9, 10**6, 10, 'max', 7, marks=THOROUGH),
 ])  # fmt: skip
 def test_chooses_as_many_buffers_as_are_worth_it(n, b, k, objective, num_buffers):
-  problem = Problem(schemas.MinSep(n, b, k), objective)
+  problem = Problem(dpftrl.MinSep(n, b, k), objective)
   strategy = optimized(problem)
   assert strategy.num_buffers == num_buffers
   best, fewer = (
@@ -77,7 +78,7 @@ def test_chooses_as_many_buffers_as_are_worth_it(n, b, k, objective, num_buffers
 @hypothesis.example(3, 0.5, 0.0, 0.0, 'rms', 1)
 @hypothesis.example(10, 0.3, 1.0, 0.0, 'max', 4)
 def test_never_fails(n, separation, share, momentum, objective, num_buffers):
-  schema = schemas.MinSep(n, math.ceil(n**separation), math.ceil(n**share))
+  schema = dpftrl.MinSep(n, math.ceil(n**separation), math.ceil(n**share))
   problem = Problem(schema, objective, workloads.Workload(momentum))
   independent = problem.loss(family.BLT([0.5], [0.0]))
   assert problem.loss(blt_search.optimize(problem, num_buffers)) <= independent * (1 + 1e-6)
@@ -88,7 +89,7 @@ def test_never_fails(n, separation, share, momentum, objective, num_buffers):
 @pytest.mark.parametrize('num_buffers, momentum', [(1, 0.9), (3, 0.0)])
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_value_and_gradient(schedule, num_buffers, objective, momentum, power):
-  every = [schemas.MinSep(*row) for row in ((50, 7, 4), (50, 5, None), (33, 1, 1))]
+  every = [dpftrl.MinSep(*row) for row in ((50, 7, 4), (50, 5, None), (33, 1, 1))]
   workload = workloads.Workload(momentum, *schedule)
   references = np.array([1.0, 2.0, 3.0])
   log_loss = blt_search.LogLoss(
@@ -158,9 +159,9 @@ def test_the_price_of_no_end_at_one_horizon(n, b, k, objective, known):
   strategy = optimization.optimize(
     'blt', budget, horizons=(n, n), objective=objective, num_buffers=4, progress=lambda *_: None
   )
-  loss = Problem(schemas.MinSep(n, b, k), objective, budget=budget.named).loss(strategy)
+  loss = Problem(dpftrl.MinSep(n, b, k), objective, budget=budget.named).loss(strategy)
   assert loss <= known + 1e-4
-  assert loss >= Problem(schemas.MinSep(n, b, k), objective).loss(strategy)
+  assert loss >= Problem(dpftrl.MinSep(n, b, k), objective).loss(strategy)
 
 
 @pytest.mark.slow
@@ -174,7 +175,7 @@ def test_several_horizons_cost_a_few_percent_each_decade():
     best = quiet(horizons=(schema.num_rounds,) * 2, num_buffers=3)
     ratios.append(problem.loss(strategy) / problem.loss(best))
   assert len(ratios) == 4 and max(ratios) <= 1.071 and min(ratios) >= 1.0 - 1e-6
-  beyond = Problem(schemas.MinSep(20_000, 40, 5), budget=budget.named)
+  beyond = Problem(dpftrl.MinSep(20_000, 40, 5), budget=budget.named)
   alone = quiet(horizons=(200, 200), num_buffers=3)  # Regret far beyond one horizon.
   assert beyond.loss(alone) > 1.5 * beyond.loss(strategy)
 

@@ -8,7 +8,8 @@ import pytest
 import scipy.optimize
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import schemas, sensitivities, workloads
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities, workloads
 from fl_dpftrl.mechanisms.families import blt, identity, tree_online
 from fl_dpftrl.mechanisms.families import dense as family
 from fl_dpftrl.mechanisms.search import banded_search, dense_search
@@ -19,7 +20,7 @@ OBJECTIVES = ('rms', 'max')
 
 
 def once(num_rounds, objective='rms', workload=workloads.Workload()):
-  return Problem(schemas.MinSep(num_rounds, max_participations=1), objective, workload)
+  return Problem(dpftrl.MinSep(num_rounds, max_participations=1), objective, workload)
 
 
 def triangle(size, seed, spread=1.0):
@@ -32,7 +33,7 @@ def triangle(size, seed, spread=1.0):
 def test_the_published_optimum_with_a_certificate():
   """512 rounds, one participation (Denisov et al. 2022)."""
   steps = []
-  schema = schemas.MinSep(512, max_participations=1)
+  schema = dpftrl.MinSep(512, max_participations=1)
   best = dense_search.solve(Problem(schema, 'rms', progress=lambda i, _: steps.append(i)))
   assert best.loss == pytest.approx(2.7393846561, abs=5e-7)
   assert best.bound <= 2.7393846561 + 1e-9
@@ -57,7 +58,7 @@ def test_one_participation_at_any_size(num_rounds, objective):
   st.integers(1, 7),
   st.integers(1, 7),
   st.integers(1, 4),
-  st.sampled_from([schemas.MinSep, schemas.FixedSeparation]),
+  st.sampled_from([dpftrl.MinSep, dpftrl.FixedSeparation]),
   st.sampled_from(OBJECTIVES),
   st.sampled_from([0.0, 0.9]),
   st.integers(0, 99),
@@ -79,7 +80,7 @@ def test_nothing_is_better_than_the_bound(n, b, k, cls, objective, beta, seed):
 @pytest.mark.parametrize('n, b', [(40, 9), (24, 24), (17, 2)])
 def test_many_participations(n, b, objective):
   """A device comes back every b rounds until the end."""
-  problem = Problem(schemas.FixedSeparation(n, b), objective)
+  problem = Problem(dpftrl.FixedSeparation(n, b), objective)
   best = dense_search.solve_multi_epoch(problem, tolerance=1e-5)
   assert best.gap <= 1e-3  # of max, where few queries are the worst
   assert problem.loss(best.strategy) == pytest.approx(best.loss)
@@ -91,7 +92,7 @@ def test_many_participations(n, b, objective):
   squares = np.square(alike.strategy.coefficients).sum(axis=0)
   np.testing.assert_allclose(squares, 1.0 / problem.schema.participations)
   assert alike.loss >= best.bound
-  bands = banded_search.optimize(Problem(schemas.MinSep(n, b), objective))
+  bands = banded_search.optimize(Problem(dpftrl.MinSep(n, b), objective))
   assert problem.loss(bands) >= alike.bound * (1.0 - 1e-9)
 
 
@@ -112,7 +113,7 @@ def test_no_certificate_for_very_many_rounds():
 @pytest.mark.slow
 def test_many_participations_equal_a_general_minimiser():
   """Over all C, where X may be negative between rounds of a pattern."""
-  size, schema = 4, schemas.FixedSeparation(num_rounds=4, min_sep=2)
+  size, schema = 4, dpftrl.FixedSeparation(num_rounds=4, min_sep=2)
   lower, queries = np.tril_indices(size), np.tri(size)
 
   def objective(entries):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import schemas, workloads
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import workloads
 from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.mechanisms.search import (
   banded_inverse_search,
@@ -14,7 +15,7 @@ from fl_dpftrl.mechanisms.search import (
 )
 from fl_dpftrl.mechanisms.search.search_problem import Problem
 
-SCHEMA = schemas.MinSep(num_rounds=96, min_sep=24)
+SCHEMA = dpftrl.MinSep(num_rounds=96, min_sep=24)
 MOMENTUM = workloads.Workload(0.9)
 COOLDOWN = workloads.Workload(0.95, cooldown_fraction=0.25)
 SEARCHES = {
@@ -30,7 +31,7 @@ each = pytest.mark.parametrize('search', SEARCHES.values(), ids=SEARCHES)
 
 def schema_of(search, num_rounds=96, min_sep=24):
   most = 1 if search is SEARCHES['dense'] else None
-  return schemas.MinSep(num_rounds, min_sep, most)
+  return dpftrl.MinSep(num_rounds, min_sep, most)
 
 
 @each
@@ -55,7 +56,7 @@ def test_each_workload_asks_for_its_own_strategy(search, objective, workload):
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 3, 10])
 @pytest.mark.parametrize(
-  'objective, cls', [('rms', schemas.FixedSeparation), ('max', schemas.MinSep)]
+  'objective, cls', [('rms', dpftrl.FixedSeparation), ('max', dpftrl.MinSep)]
 )
 @pytest.mark.parametrize('optimize', [banded_search.optimize, toeplitz_search.optimize])
 def test_short_runs_are_no_worse_than_independent_noise(num_rounds, objective, cls, optimize):

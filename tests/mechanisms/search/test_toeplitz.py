@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import schemas, sensitivities, workload_error, workloads
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities, workload_error, workloads
 from fl_dpftrl.mechanisms.families import banded_toeplitz
 from fl_dpftrl.mechanisms.search import toeplitz_loss, toeplitz_search
 from fl_dpftrl.mechanisms.search.search_problem import Problem
 
-MAIN = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
+MAIN = dpftrl.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 WORKLOADS = {
   'prefix': workloads.Workload(),
   'momentum': workloads.Workload(0.9),
@@ -61,7 +62,7 @@ def test_response_error(beta, objective, n, bands, terms):
 
 @pytest.mark.parametrize('n, b, k', [(20, 3, None), (40, 9, 3), (9, 9, 1)])
 def test_sensitivity(n, b, k):
-  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  schema = dpftrl.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   coefficients = np.sort(np.random.default_rng(0).uniform(size=8))[::-1]
   strategy = banded_toeplitz.BandedToeplitz(coefficients)
   expected = pytest.approx(sensitivities.sensitivity(strategy, schema).value)
@@ -90,7 +91,7 @@ SPARSE = [
   [(*row, True) for row in KNOWN] + [(*row, False) for row in SPARSE],
 )
 def test_reaches_what_is_known(n, b, k, num_bands, objective, known, given):
-  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  schema = dpftrl.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   strategy = toeplitz_search.optimize(Problem(schema, objective), num_bands if given else None)
   assert strategy.num_bands == pytest.approx(num_bands, abs=0 if given else 20)
   assert given or strategy.coefficients[-1] > 0.0
@@ -105,7 +106,7 @@ def test_square_root():
 
 
 def test_refuses_more_rounds_than_a_way_exists_for():
-  schema = schemas.MinSep(num_rounds=100_000, min_sep=9)
+  schema = dpftrl.MinSep(num_rounds=100_000, min_sep=9)
   with pytest.raises(ValueError, match='num_bands'):
     toeplitz_search.square_root(Problem(schema))
   with pytest.raises(ValueError, match='num_rounds=100000'):

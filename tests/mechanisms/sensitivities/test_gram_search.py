@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import schemas, sensitivities
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import banded
 from fl_dpftrl.mechanisms.sensitivities import gram_search
 from tests import drawn, oracle
@@ -18,7 +19,7 @@ def check_bound(matrix, schema):
   result = sensitivities.sensitivity(oracle.AnyMatrix(matrix), schema)
   truth = oracle.worst(matrix, schema)
   assert result.value >= truth * (1 - 1e-12)
-  if schema.participations <= 2 or isinstance(schema, schemas.FixedSeparation):
+  if schema.participations <= 2 or isinstance(schema, dpftrl.FixedSeparation):
     assert result.kind == 'exact'
   if result.kind == 'exact':
     assert result.value == pytest.approx(truth)
@@ -67,20 +68,20 @@ def test_refuses_more_rounds_than_the_strategy_has(cls):
 @pytest.mark.parametrize('gram', [np.eye(3), np.ones(4), np.full((4, 4), np.nan)])
 def test_refuses_other_grams(gram):
   with pytest.raises(ValueError, match='gram'):
-    sensitivities.gram_sensitivity(gram, schemas.MinSep(num_rounds=4))
+    sensitivities.gram_sensitivity(gram, dpftrl.MinSep(num_rounds=4))
 
 
 def test_fixed_separation_may_start_late():
   """The heavy columns lie beyond the first min_sep rounds."""
   gram = np.diag([1.0, 1.0, 1.0, 1.0, 9.0, 9.0])
-  schema = schemas.FixedSeparation(num_rounds=6, max_participations=2)
+  schema = dpftrl.FixedSeparation(num_rounds=6, max_participations=2)
   assert sensitivities.gram_sensitivity(gram, schema).value == math.sqrt(18.0)
 
 
 def test_the_root_is_taken_once(monkeypatch):
   """Rooting the inner maxima as well would give √27 rather than 9."""
   monkeypatch.setattr(gram_search, '_MOST_STEPS', -1)
-  result = sensitivities.gram_sensitivity(np.ones((9, 9)), schemas.MinSep(num_rounds=9))
+  result = sensitivities.gram_sensitivity(np.ones((9, 9)), dpftrl.MinSep(num_rounds=9))
   assert result == (pytest.approx(9.0), 'upper_bound')
 
 
@@ -88,14 +89,14 @@ def test_the_root_is_taken_once(monkeypatch):
 @pytest.mark.parametrize('n, b, k', [(15, 1, 4), (20, 3, 6), (24, 4, 5)])
 def test_a_search_that_ends_is_exact(power, n, b, k):
   matrix = np.random.default_rng(n).uniform(size=(n, n)) ** power
-  square = oracle.worst(matrix, schemas.MinSep(n, b, k)) ** 2
+  square = oracle.worst(matrix, dpftrl.MinSep(n, b, k)) ** 2
   assert gram_search.worst_square(matrix.T @ matrix, b, k) == (pytest.approx(square), True)
 
 
 @pytest.mark.parametrize('visits', [0, 3000])
 def test_a_search_that_is_cut_short_is_a_bound(monkeypatch, visits):
   matrix = np.tril(np.random.default_rng(1).uniform(size=(18, 18))) ** 8
-  truth = oracle.worst(matrix, schemas.MinSep(num_rounds=18, min_sep=2)) ** 2
+  truth = oracle.worst(matrix, dpftrl.MinSep(num_rounds=18, min_sep=2)) ** 2
   assert gram_search.worst_square(matrix.T @ matrix, 2, 9) == (pytest.approx(truth), True)
   monkeypatch.setattr(gram_search, '_MOST_VISITS', visits)
   cut, _ = gram_search.worst_square(matrix.T @ matrix, 2, 9)
@@ -107,7 +108,7 @@ def test_tighter_than_the_bound_by_rows():
   c = np.cumprod(np.concatenate([[1.0], 1.0 - 0.5 / np.arange(1, 256)]))
   matrix = np.tril(c[np.abs(np.subtract.outer(np.arange(256), np.arange(256)))])
   matrix /= np.linalg.norm(matrix, axis=0)
-  result = sensitivities.gram_sensitivity(matrix.T @ matrix, schemas.MinSep(256, 40, 3))
+  result = sensitivities.gram_sensitivity(matrix.T @ matrix, dpftrl.MinSep(256, 40, 3))
   assert result == (pytest.approx(2.2250828, abs=1e-6), 'exact')
 
 
@@ -116,7 +117,7 @@ def test_runs_that_are_not_all_tried_are_bounded(monkeypatch, work):
   monkeypatch.setattr(gram_search, '_MOST_SIGNED', work)
   for seed in range(10):
     matrix = np.random.default_rng(seed).uniform(-1.0, 1.0, (8, 8))
-    schema = schemas.FixedSeparation(num_rounds=8, min_sep=2, max_participations=3)
+    schema = dpftrl.FixedSeparation(num_rounds=8, min_sep=2, max_participations=3)
     result = sensitivities.gram_sensitivity(matrix.T @ matrix, schema)
     truth = oracle.worst_of_vectors(matrix, schema)
     assert result.value >= truth * (1 - 1e-9)
@@ -129,7 +130,7 @@ def test_signed_entries_of_longer_runs_are_bounded(n, b, k):
   generator = np.random.default_rng(n)
   matrix = np.tril(generator.normal(size=(n, n))) + 2.0 * np.eye(n)
   gram = matrix.T @ matrix
-  schema = schemas.MinSep(n, b, k)
+  schema = dpftrl.MinSep(n, b, k)
   value, _ = sensitivities.gram_sensitivity(gram, schema)
   size = schema.participations
   for _ in range(20):

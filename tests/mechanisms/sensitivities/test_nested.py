@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import schemas, sensitivities
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import tree_online
 from fl_dpftrl.mechanisms.sensitivities import nested
 
@@ -42,7 +43,7 @@ def check_every_count(block, separation):
   best = worst_squares(rows(block), separation)
   for most in range(1, max(best) + 2):
     expected = max(v for size, v in best.items() if size <= most)
-    schema = schemas.MinSep(block.length, separation, most)
+    schema = dpftrl.MinSep(block.length, separation, most)
     assert nested.worst_square(block, schema) == (expected, True)
 
 
@@ -94,9 +95,9 @@ def test_the_blocks_of_a_run_are_the_tree():
 
 
 def test_more_participations_than_can_be_searched_are_bounded():
-  square, exact = nested.worst_square(nested.forest(10**6), schemas.MinSep(10**6, 3))
+  square, exact = nested.worst_square(nested.forest(10**6), dpftrl.MinSep(10**6, 3))
   assert not exact
-  powers = [nested.worst_square(nested.forest(10**6), schemas.MinSep(10**6, b)) for b in (2, 4)]
+  powers = [nested.worst_square(nested.forest(10**6), dpftrl.MinSep(10**6, b)) for b in (2, 4)]
   assert powers[0][1] and powers[1][1]
   assert powers[1][0] < square < powers[0][0]
 
@@ -104,13 +105,13 @@ def test_more_participations_than_can_be_searched_are_bounded():
 @pytest.mark.parametrize('limit', ['_MOST_JOINS', '_MOST_SPLITS'])
 def test_a_search_that_takes_too_long_is_a_bound(monkeypatch, limit):
   monkeypatch.setattr(nested, limit, 0)
-  square, exact = nested.worst_square(nested.forest(16), schemas.MinSep(16, 3, 5))
+  square, exact = nested.worst_square(nested.forest(16), dpftrl.MinSep(16, 3, 5))
   assert square >= 57 and not exact
 
 
 def test_refuses_a_schema_of_other_rounds():
   with pytest.raises(ValueError, match='8 rounds, got 7'):
-    nested.worst_square(nested.forest(7), schemas.MinSep(8, 1))
+    nested.worst_square(nested.forest(7), dpftrl.MinSep(8, 1))
 
 
 def test_the_first_rounds_are_not_always_the_worst():
@@ -118,7 +119,7 @@ def test_the_first_rounds_are_not_always_the_worst():
     tree_online.TreeOnline(), 16, [(0, 3, 6, 9, 12), (1, 4, 7, 12, 15)]
   )[0]
   np.testing.assert_allclose(first**2, [55.0, 57.0])
-  assert nested.worst_square(nested.forest(16), schemas.MinSep(16, 3, 5)) == (57, True)
+  assert nested.worst_square(nested.forest(16), dpftrl.MinSep(16, 3, 5)) == (57, True)
 
 
 @pytest.mark.parametrize('n, k', [(10**4, 777), (10**4, None), (10**6, None)])
@@ -129,7 +130,7 @@ def test_participation_in_any_round_fills_subtrees(n, k):
     min(count >> h, n >> h) * 4**h + ((count % 2**h) ** 2 if count >> h < n >> h else 0)
     for h in range(n.bit_length())
   )
-  assert nested.worst_square(nested.forest(n), schemas.MinSep(n, 1, k)) == (expected, True)
+  assert nested.worst_square(nested.forest(n), dpftrl.MinSep(n, 1, k)) == (expected, True)
 
 
 @pytest.mark.parametrize('count', [1, 2, 3, 6])

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import schemas, sensitivities
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.mechanisms.sensitivities import patterns
 from tests import drawn, oracle
@@ -19,7 +20,7 @@ NEGATIVE = np.full((3, 3), -0.5) + 1.5 * np.eye(3)
 
 @hypothesis.given(st.data())
 def test_max_min_sep_sum_is_the_maximum(data):
-  schema = data.draw(drawn.schemas(schemas.MinSep))
+  schema = data.draw(drawn.schemas(dpftrl.MinSep))
   values = data.draw(drawn.matrices(3, schema.num_rounds))
   sums = patterns.max_min_sep_sum(values, schema.min_sep, schema.max_participations)
   expected = [max(row[list(p)].sum() for p in oracle.patterns(schema)) for row in values]

@@ -5,12 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import schemas, sensitivities
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import banded, identity
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import adjacencies
 
-SCHEMA = schemas.MinSep(num_rounds=4, min_sep=2)
+SCHEMA = dpftrl.MinSep(num_rounds=4, min_sep=2)
 STRATEGY = banded.Banded([[1.0, 0.0], [1.0, 0.5], [2.0, 0.5], [1.0, 1.0]])
 
 

@@ -6,10 +6,11 @@ import math
 import numpy as np
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import log_tables as log_schema
 from fl_dpftrl.logs import participation_log
-from fl_dpftrl.mechanisms import lattice, schemas
+from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import accountant, accounting
 from fl_dpftrl.participation.accounting import arithmetics, guarantees
@@ -55,7 +56,7 @@ def test_exact_laws_of_releases_keep_to_the_stated_mu(
   noise = run_claim.Claim(
     strategy=made, noise_multiplier=multiplier, clip_norm=1.0, arithmetic=COVERED(1)
   )
-  mu = _mu(noise, schemas.MinSep(2, 1), adjacency=adjacency, group_size=group_size)
+  mu = _mu(noise, dpftrl.MinSep(2, 1), adjacency=adjacency, group_size=group_size)
   longest = np.full(2, round(2.0**coarse / multiplier))
   this = group_size * longest
   others = -longest if adjacency == 'replace_one' else np.zeros(2, int)
@@ -78,7 +79,7 @@ def test_the_bound_is_that_of_the_theorem():
 
 
 def test_figures_grow_by_what_rounding_adds():
-  strategy, schema = files.load_strategy('blt-b400'), schemas.MinSep(50, 10)
+  strategy, schema = files.load_strategy('blt-b400'), dpftrl.MinSep(50, 10)
   arguments = dict(noise_multiplier=3.0, delta=1e-8)
   plain = accountant.account(strategy, schema, **arguments)
   covered = accountant.account(strategy, schema, **arguments, num_coordinates=2**53)
@@ -143,9 +144,9 @@ def test_a_log_states_it_and_a_statement_has_its_figures(path):
 
 
 def test_a_budget_has_room_for_the_rounding():
-  strategy, schema = files.load_strategy('blt-b400'), schemas.MinSep(60, 10)
+  strategy, schema = files.load_strategy('blt-b400'), dpftrl.MinSep(60, 10)
   within = accountant.account(
-    strategy, schemas.MinSep(50, 10), noise_multiplier=3.0, delta=1e-8
+    strategy, dpftrl.MinSep(50, 10), noise_multiplier=3.0, delta=1e-8
   ).epsilon()
   allowed = [
     budget.Budget(

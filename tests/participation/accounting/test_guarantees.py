@@ -9,14 +9,15 @@ import pytest
 from dp_accounting.pld import pld_privacy_accountant
 from hypothesis import strategies as st
 
-from fl_dpftrl.mechanisms import schemas, sensitivities
+import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import banded, identity
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.mechanisms.sensitivities import gram_search
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import gaussian, guarantees
 
-ONCE = schemas.MinSep(num_rounds=3, max_participations=1)
+ONCE = dpftrl.MinSep(num_rounds=3, max_participations=1)
 
 
 def account(noise_multiplier, delta=1e-6, **arguments):
@@ -95,7 +96,7 @@ def test_refuses_noise_and_delta_out_of_range(arguments, words):
 
 def test_an_upper_bound_is_named_so_and_a_lower_bound_guarantees_nothing(monkeypatch):
   monkeypatch.setattr(gram_search, '_MOST_STEPS', -1)  # leaves the bound by rows
-  given = banded.Banded(np.tri(20)), schemas.MinSep(num_rounds=20, min_sep=3)
+  given = banded.Banded(np.tri(20)), dpftrl.MinSep(num_rounds=20, min_sep=3)
   found = accountant.account(*given, noise_multiplier=50.0, delta=1e-6)
   assert found.sensitivity_kind == 'upper_bound'
   with pytest.raises(ValueError, match='lower_bound'):
@@ -107,7 +108,7 @@ def test_an_upper_bound_is_named_so_and_a_lower_bound_guarantees_nothing(monkeyp
 @hypothesis.given(st.floats(-6.0, 6.0), st.floats(-300.0, math.log10(0.99)), st.floats(1e-3, 1e3))
 def test_calibrated_noise_meets_any_epsilon_and_rho(digits, small, value):
   target, delta = 10.0**digits, 10.0**small
-  strategy, once = banded.Banded(value * np.eye(1)), schemas.MinSep(num_rounds=1)
+  strategy, once = banded.Banded(value * np.eye(1)), dpftrl.MinSep(num_rounds=1)
   found = accountant.calibrate(strategy, once, epsilon=target, delta=delta)
   given = dict(noise_multiplier=found.noise_multiplier, delta=delta)
   assert accountant.account(strategy, once, **given).epsilon() == found.epsilon() <= target
@@ -118,7 +119,7 @@ def test_calibrated_noise_meets_any_epsilon_and_rho(digits, small, value):
 @pytest.mark.parametrize('epsilon', [1e-3, 1.0, 40.0, 590.0])
 @pytest.mark.parametrize('num_coordinates', [1, 10**6, 10**10])
 def test_calibrated_noise_leaves_room_for_whole_numbers(epsilon, num_coordinates):
-  given = files.load_strategy('blt-b400'), schemas.MinSep(50, 10)
+  given = files.load_strategy('blt-b400'), dpftrl.MinSep(50, 10)
   others = dict(delta=1e-6, num_coordinates=num_coordinates)
   found = accountant.calibrate(*given, epsilon=epsilon, **others)
   assert accountant.account(*given, noise_multiplier=found.noise_multiplier, **others) == found

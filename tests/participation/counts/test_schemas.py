@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import schemas
+import fl_dpftrl as dpftrl
 from tests import oracle
 
 
-@pytest.mark.parametrize('cls', [schemas.MinSep, schemas.FixedSeparation])
+@pytest.mark.parametrize('cls', [dpftrl.MinSep, dpftrl.FixedSeparation])
 @pytest.mark.parametrize('name', ['num_rounds', 'min_sep', 'max_participations'])
 @pytest.mark.parametrize('value', [0, -3, 1.5, '7', True])
 def test_refuses_anything_but_positive_whole_numbers(cls, name, value):
@@ -20,11 +20,11 @@ def test_refuses_anything_but_positive_whole_numbers(cls, name, value):
 
 def test_num_rounds_is_no_option():
   with pytest.raises(ValueError, match='num_rounds'):
-    schemas.MinSep(num_rounds=None)
+    dpftrl.MinSep(num_rounds=None)
 
 
 def test_takes_numpy_integers_and_keeps_plain_ones():
-  schema = schemas.MinSep(num_rounds=np.int64(9), min_sep=np.int32(4))
+  schema = dpftrl.MinSep(num_rounds=np.int64(9), min_sep=np.int32(4))
   assert type(schema.num_rounds) is int and type(schema.min_sep) is int
 
 
@@ -37,20 +37,20 @@ def test_participations_are_the_most_that_fit(num_rounds, min_sep):
     for pattern in itertools.combinations(range(num_rounds), size)
     if all(j - i >= min_sep for i, j in zip(pattern, pattern[1:]))
   )
-  schema = schemas.MinSep(num_rounds=num_rounds, min_sep=min_sep)
+  schema = dpftrl.MinSep(num_rounds=num_rounds, min_sep=min_sep)
   assert schema.participations == largest
-  limited = schemas.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=2)
+  limited = dpftrl.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=2)
   assert limited.participations == min(largest, 2)
 
 
 def test_a_fixed_separation_is_a_min_sep():
-  schema = schemas.FixedSeparation(24, 6, 2)
-  assert schema == schemas.FixedSeparation(num_rounds=24, min_sep=6, max_participations=2)
-  assert isinstance(schema, schemas.MinSep)
-  assert schema != schemas.MinSep(24, 6, 2) == schema.as_min_sep()
+  schema = dpftrl.FixedSeparation(24, 6, 2)
+  assert schema == dpftrl.FixedSeparation(num_rounds=24, min_sep=6, max_participations=2)
+  assert isinstance(schema, dpftrl.MinSep)
+  assert schema != dpftrl.MinSep(24, 6, 2) == schema.as_min_sep()
 
 
-@pytest.mark.parametrize('fixed', [schemas.MinSep, schemas.FixedSeparation])
+@pytest.mark.parametrize('fixed', [dpftrl.MinSep, dpftrl.FixedSeparation])
 def test_within_allows_every_part_of_a_pattern(fixed):
   """Against all patterns: the rounds of any stretch of one are a pattern of the stretch."""
   for n, b, k in itertools.product(range(1, 8), range(1, 8), range(1, 4)):

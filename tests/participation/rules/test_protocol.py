@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.mechanisms import schemas, sensitivities
+from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.participation import promised
 from fl_dpftrl.participation.counts import seen
 from fl_dpftrl.prove.replaying import evidence
@@ -46,7 +46,7 @@ class Once(promised.Promised):
 
   @property
   def schema(self):
-    return schemas.MinSep(self.num_rounds, max_participations=1)
+    return dpftrl.MinSep(self.num_rounds, max_participations=1)
 
   gated = schema
   assumption = 'every device takes part once'

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import schemas
+import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms.families import banded, identity
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import adjacencies, sampled_gaussian
@@ -55,10 +55,10 @@ def test_shuffled_runs_keep_to_their_schema(scheme, arguments):
 
 def test_shuffled_batches_of_the_papers():
   run = dict(num_rounds=2052, num_examples=342_000, batch_size=1000)
-  assert sampling.ShuffledOnce(**run).schema == schemas.FixedSeparation(
+  assert sampling.ShuffledOnce(**run).schema == dpftrl.FixedSeparation(
     num_rounds=2052, min_sep=342, max_participations=6
   )
-  assert sampling.Shuffled(**run, num_parts=9).schema == schemas.MinSep(
+  assert sampling.Shuffled(**run, num_parts=9).schema == dpftrl.MinSep(
     num_rounds=2052, min_sep=9, max_participations=6
   )
 

@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms import schemas
+import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms.families import banded_toeplitz, blt, identity, lambda_cgd, tree_online
 from fl_dpftrl.prove import auditing
 from fl_dpftrl.prove.auditing import low_bits, subjects
 from tests.prove.auditing import changed
 from tests.prove.auditing.changed import DRAWS, MULTIPLIER, failed
 
-SCHEMA = schemas.MinSep(num_rounds=16, min_sep=4, max_participations=3)
+SCHEMA = dpftrl.MinSep(num_rounds=16, min_sep=4, max_participations=3)
 SIZES = subjects.tensor_sizes(DRAWS // 4)
 STRATEGIES = {
   'identity': identity.Identity(),
@@ -202,7 +202,7 @@ def test_audits_repeat_with_a_seed_and_have_one_json_form():
   ({'clip_norm': 0.0}, 'clip_norm must be positive'),
   ({'noise_multiplier': 0.0}, 'noise_multiplier must be positive'),
   ({'seed': 1.5}, 'seed must be a whole number'),
-  ({'schema': schemas.MinSep(num_rounds=513)}, 'num_rounds=513 is beyond the 512'),
+  ({'schema': dpftrl.MinSep(num_rounds=513)}, 'num_rounds=513 is beyond the 512'),
 ])  # fmt: skip
 def test_bad_arguments_are_refused(options, words):
   plain = {'schema': SCHEMA, 'noise_multiplier': 1.0, 'delta': 1e-6, 'executor': 'engine'}

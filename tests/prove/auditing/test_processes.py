@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.mechanisms import schemas
+import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms.families import banded_toeplitz, identity, tree_online
 from fl_dpftrl.prove import auditing
 from fl_dpftrl.tff import audited_processes
@@ -14,7 +14,7 @@ from fl_dpftrl.tff.aggregators import factories, update_bounds
 pytestmark = pytest.mark.tff
 
 # More rounds than bands, and than a tree has levels; each probe of the clipping has two of them.
-SCHEMA = schemas.MinSep(num_rounds=8, min_sep=4)
+SCHEMA = dpftrl.MinSep(num_rounds=8, min_sep=4)
 BANDED = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.3], None)
 CLIP, MULTIPLIER, DRAWS, GOAL = 0.5, 1.0, 1600, 10
 SMALL = tff.to_type([(np.float32, [800]), (np.float32, [1])])

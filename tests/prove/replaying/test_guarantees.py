@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.commands import main
 from fl_dpftrl.logs import ledgers
-from fl_dpftrl.mechanisms import schemas, sensitivities
+from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import banded, blt, identity
 from fl_dpftrl.mechanisms.families import tree_online as tree
 from fl_dpftrl.mechanisms.files import files
@@ -145,7 +146,7 @@ def fixture_folder(tmp_path):
   claim = run_claim.Claim(
     strategy='tree_online',
     noise_multiplier=3.5,
-    participation=schemas.MinSep(num_rounds=7, min_sep=3, max_participations=2),
+    participation=dpftrl.MinSep(num_rounds=7, min_sep=3, max_participations=2),
   )
   claim.save(tmp_path)
   files.save_strategy(tmp_path / 'strategy.json', claim.strategy, schema=claim.participation)

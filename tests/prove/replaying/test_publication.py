@@ -6,10 +6,10 @@ import shlex
 
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.commands import main
 from fl_dpftrl.logs import log_tables
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.prove.replaying import opened_runs, replays, statements
@@ -115,7 +115,7 @@ def test_rows_of_other_devices_leave_the_report_as_it_is(folder, tmp_path, flags
 
 def test_several_runs_publish_no_names(folder, tmp_path, capsys):
   run_claim.Claim(strategy='identity', noise_multiplier=3.0).save(folder)
-  files.save_strategy(folder / 'strategy.json', 'identity', schema=schemas.MinSep(12))
+  files.save_strategy(folder / 'strategy.json', 'identity', schema=dpftrl.MinSep(12))
   write_log(folder / 'participation.parquet')
   page = tmp_path / 'public.html'
   main.main(['replay', str(folder), str(folder), '--delta=1e-6', f'--public_report={page}'])

@@ -4,8 +4,9 @@ import math
 import numpy as np
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import replay_text
-from fl_dpftrl.mechanisms import schemas, sensitivities
+from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import banded, blt, identity
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import gaussian
@@ -53,7 +54,7 @@ def test_figures_by_hand():
 
 def test_worst_case_is_the_account_of_the_observed_schema():
   result = replayed(LOG, BLT, **ARGUMENTS)
-  schema = schemas.MinSep(num_rounds=12, min_sep=4, max_participations=3)
+  schema = dpftrl.MinSep(num_rounds=12, min_sep=4, max_participations=3)
   account = accountant.account(BLT, schema, noise_multiplier=3.0, delta=1e-6)
   assert result.worst_case.to_json() == {
     'sensitivity': account.sensitivity,
@@ -72,7 +73,7 @@ def test_worst_case_is_the_account_of_the_observed_schema():
   [(4, 3, True), (1, None, True), (5, 3, False), (4, 2, False), (6, 1, False)],
 )
 def test_declared(min_sep, max_participations, holds):
-  declared = schemas.MinSep(num_rounds=12, min_sep=min_sep, max_participations=max_participations)
+  declared = dpftrl.MinSep(num_rounds=12, min_sep=min_sep, max_participations=max_participations)
   result = replayed(LOG, BLT, **ARGUMENTS, declared=declared)
   assert result.declared.holds is holds
   assert result.worst_case == replayed(LOG, BLT, **ARGUMENTS).worst_case
@@ -87,17 +88,17 @@ def test_declared(min_sep, max_participations, holds):
 
 
 def test_a_declared_separation_that_nothing_tested_holds():
-  once, declared = log_of([(0, 'a'), (1, 'b')], 3), schemas.MinSep(num_rounds=3, min_sep=400)
+  once, declared = log_of([(0, 'a'), (1, 'b')], 3), dpftrl.MinSep(num_rounds=3, min_sep=400)
   statement = replayed(once, BLT, **ARGUMENTS, declared=declared)
   assert statement.declared.holds is True
   with pytest.raises(ValueError, match='must be at least the 3 rounds of the log'):
-    replayed(once, BLT, **ARGUMENTS, declared=schemas.MinSep(num_rounds=2))
+    replayed(once, BLT, **ARGUMENTS, declared=dpftrl.MinSep(num_rounds=2))
 
 
 @pytest.mark.parametrize('declared, message', [
-  (schemas.MinSep(num_rounds=11), 'declared_num_rounds=11 must be at least the 12 rounds of'),
-  (schemas.MinSep(num_rounds=14), 'declared_num_rounds=14: num_rounds=14 is beyond the 13'),
-  (schemas.FixedSeparation(num_rounds=12), 'FixedSeparation'),
+  (dpftrl.MinSep(num_rounds=11), 'declared_num_rounds=11 must be at least the 12 rounds of'),
+  (dpftrl.MinSep(num_rounds=14), 'declared_num_rounds=14: num_rounds=14 is beyond the 13'),
+  (dpftrl.FixedSeparation(num_rounds=12), 'FixedSeparation'),
 ])  # fmt: skip
 def test_declared_is_a_min_sep_of_rounds_that_the_run_could_have(declared, message):
   with pytest.raises(ValueError, match=message):
@@ -105,7 +106,7 @@ def test_declared_is_a_min_sep_of_rounds_that_the_run_could_have(declared, messa
 
 
 def test_whatever_may_have_followed_releases_is_among_the_assumptions():
-  planned = schemas.MinSep(num_rounds=20)
+  planned = dpftrl.MinSep(num_rounds=20)
   run = opened_runs.RecordedRun.of(LOG, BLT, noise_multiplier=3.0, participation=planned)
   told = ' '.join(replays.replay(run, delta=1e-6).assumptions)
   for words in (
@@ -123,7 +124,7 @@ def test_whatever_may_have_followed_releases_is_among_the_assumptions():
 def test_declared_is_given_for_each_run_or_for_none():
   run = opened_runs.RecordedRun.of(LOG, BLT, noise_multiplier=3.0)
   other = opened_runs.RecordedRun.of(
-    LOG, BLT, noise_multiplier=3.0, participation=schemas.MinSep(num_rounds=12)
+    LOG, BLT, noise_multiplier=3.0, participation=dpftrl.MinSep(num_rounds=12)
   )
   with pytest.raises(ValueError, match='declared must be given for each run, or for none'):
     replays.replay([run, other], delta=1e-6)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from tests.prove.replaying.in_memory import log_of
 
@@ -38,7 +37,7 @@ def statement_of(mechanism, num_rounds):
     log_of(rows, num_rounds),
     mechanism.strategy,
     noise_multiplier=mechanism.noise_multiplier,
-    participation=schemas.MinSep(num_rounds=DECLARED, min_sep=mechanism.min_sep),
+    participation=dpftrl.MinSep(num_rounds=DECLARED, min_sep=mechanism.min_sep),
   )
   return replays.replay(run, delta=DELTA)
 
@@ -89,7 +88,7 @@ def test_a_run_that_ends_once_it_betrays_more_than_is_printed_of_its_rounds(mech
   """It looks every ten rounds."""
   worst = {}
   for t in range(10, DECLARED + 1, 10):
-    schema = schemas.MinSep(num_rounds=t, min_sep=mechanism.min_sep)
+    schema = dpftrl.MinSep(num_rounds=t, min_sep=mechanism.min_sep)
     given = dict(noise_multiplier=mechanism.noise_multiplier, delta=DELTA)
     worst[t] = dpftrl.account(mechanism.strategy, schema, **given).epsilon()
   declared = statement_of(mechanism, ENDED).declared.guarantee.epsilon()
@@ -128,7 +127,7 @@ def test_a_guarantee_of_a_statement_is_one_sentence():
     log_of(rows, 9),
     dpftrl.Identity(),
     noise_multiplier=1.0,
-    participation=schemas.MinSep(num_rounds=9, min_sep=2),
+    participation=dpftrl.MinSep(num_rounds=9, min_sep=2),
   )
   broken = replays.replay(run, delta=DELTA).declared
   assert repr(broken).startswith('declared: does not hold, as at least 2 rounds apart and')

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import replay_text
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.mechanisms.files import documents
 from fl_dpftrl.prove.replaying import opened_runs, replays
@@ -83,7 +83,7 @@ def filed(stated, *files):
 
 
 def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, noise=(), **kwargs):
-  declared = min_sep and schemas.MinSep(num_rounds=log.num_rounds, min_sep=min_sep)
+  declared = min_sep and dpftrl.MinSep(num_rounds=log.num_rounds, min_sep=min_sep)
   run = opened_runs.RecordedRun.of(
     log, BLT, noise_multiplier=noise_multiplier, participation=declared, **dict(noise)
   )
@@ -131,7 +131,7 @@ def test_the_headline_of_an_unfinished_run_is_what_was_declared(published):
   """Rounds that follow add to the worst case, so that it promises nothing while they may."""
   log = log_of([(0, 'a'), (2, 'b')], 3)
   run = opened_runs.RecordedRun.of(
-    log, BLT, noise_multiplier=3.0, participation=schemas.MinSep(200, 2)
+    log, BLT, noise_multiplier=3.0, participation=dpftrl.MinSep(200, 2)
   )
   stated = filed(replays.replay(run, delta=1e-6), FILE)
   assert stated.declared.guarantee.epsilon() > 3 * stated.worst_case.epsilon()
@@ -158,7 +158,7 @@ def test_the_headline_of_an_unfinished_run_is_what_was_declared(published):
 def test_the_headline_is_the_worst_case_where_no_round_may_follow_or_nothing_else_holds(
   min_sep, rounds
 ):
-  schema = min_sep and schemas.MinSep(rounds, min_sep)
+  schema = min_sep and dpftrl.MinSep(rounds, min_sep)
   stated = replays.replay(
     opened_runs.RecordedRun.of(LOG, BLT, noise_multiplier=3.0, participation=schema), delta=1e-6
   )
@@ -282,7 +282,7 @@ def test_publication_tells_nothing_of_single_devices(several):
   # One to four participations each; some rounds have nobody.
   rows = [(d % 20 + 23 * again, f'SECRET{d:05}') for d in range(1009) for again in range(1 + d % 4)]
   log = log_of(rows, 97, warnings=('rows <may> be missing',))
-  declared = schemas.MinSep(num_rounds=97, min_sep=30)
+  declared = dpftrl.MinSep(num_rounds=97, min_sep=30)
   run = opened_runs.RecordedRun.of(
     log, BLT, noise_multiplier=3.0, report_goal=50, participation=declared
   )
@@ -347,7 +347,7 @@ def test_each_guarantee_is_beside_its_assumptions(plain):
 
 @pytest.mark.slow
 def test_several_runs_of_which_one_broke_its_word():
-  schema = lambda b: schemas.MinSep(num_rounds=12, min_sep=b)
+  schema = lambda b: dpftrl.MinSep(num_rounds=12, min_sep=b)
   stated = replays.replay(
     [
       opened_runs.RecordedRun.of(LOG, BLT, noise_multiplier=3.0, participation=schema(b))

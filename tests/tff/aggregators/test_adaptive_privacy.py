@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import adaptive_clipping, lattice_units
-from fl_dpftrl.mechanisms import lattice, schemas
+from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.mechanisms.families import banded_toeplitz
 from fl_dpftrl.tff.aggregators import adaptive, secure_sums
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.tff
 
 NUM_ROUNDS, NUM_RUNS = 3, 40_000
 STRATEGY = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.25], None)
-SCHEMA = schemas.MinSep(num_rounds=NUM_ROUNDS, min_sep=1)
+SCHEMA = dpftrl.MinSep(num_rounds=NUM_ROUNDS, min_sep=1)
 SENSITIVITY = STRATEGY.sensitivity(SCHEMA).value
 NOISE_MULTIPLIER, COUNT_STDDEV, REPORT_GOAL = 3.0, 4.5, 2
 MU = SENSITIVITY / NOISE_MULTIPLIER

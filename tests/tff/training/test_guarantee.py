@@ -7,7 +7,6 @@ import pytest
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.families import tree_online
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import arithmetics, guarantees
@@ -16,7 +15,7 @@ from tests import oracle
 
 pytestmark = pytest.mark.tff
 
-SCHEMA = schemas.MinSep(num_rounds=40, min_sep=4)
+SCHEMA = dpftrl.MinSep(num_rounds=40, min_sep=4)
 SCHEMA_OF_ALL = dataclasses.replace(SCHEMA, max_participations=10)
 VALUE_TYPE = tff.TensorType(np.float32, [3])
 AGGREGATOR = dpftrl.CorrelatedNoiseFactory(

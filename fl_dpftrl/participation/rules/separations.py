@@ -1,8 +1,8 @@
-"""Answers of min-sep schemas, joined to the plain classes that families know."""
+"""Min-sep and fixed separation: devices return after at least, or exactly, so many rounds."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,15 +14,47 @@ from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
 
 
-class _MinSep(promised.Promised):
-  """Answers of `MinSep`, and of what derives from it."""
+@registry.register
+class MinSep(schemas.Schema, promised.Promised):
+  """(k, b)-min-sep participation: at most k rounds, at least b apart.
 
-  min_sep: int
-  max_participations: int | None
-  participations: int
-  is_own: bool
-  allows: Any
-  is_min_sep = True
+  A participation of your own is a frozen dataclass derived from this one, registered with
+  `dpftrl.register`. It has a `kind`, the least separation and the most participations of all its
+  patterns, and `allows`; it may have `sensitivity(strategy)`, else that of its min-sep schema, an
+  upper bound, is taken, and `assumption`, its pattern in words.
+
+  Attributes:
+    num_rounds: n, the number of noise rows used; None for a run without an end, of which each
+      device may be in max_participations rounds ever.
+    min_sep: b; participations i < j of one device satisfy j - i >= b. With 1 a device may take
+      part in every round.
+    max_participations: k; None for as many as fit into the rounds.
+
+  Source: Choquette-Choo et al. 2023 (BandMF), section 2, "b-min-sep".
+  """
+
+  kind: ClassVar[str] = 'min_sep'
+  is_min_sep: ClassVar[bool] = True
+
+  @property
+  def schema(self) -> 'MinSep':
+    """The schema that every device keeps to: this one."""
+    return self
+
+  gated = schema
+
+  def within(self, num_rounds: int) -> 'MinSep':
+    """Returns the schema of as many consecutive rounds; itself without an end."""
+    if self.num_rounds in (None, num_rounds):
+      return self
+    b, k = min(self.min_sep, num_rounds), min(self.participations, num_rounds)
+    if self.is_own:
+      return dataclasses.replace(self, num_rounds=num_rounds, min_sep=b, max_participations=k)
+    return MinSep(num_rounds, b, k)
+
+  def as_min_sep(self) -> 'MinSep':
+    """Returns the min-sep schema of the same numbers, which allows all its patterns."""
+    return MinSep(self.num_rounds, self.min_sep, self.max_participations)
 
   @property
   def budget(self) -> loss_budgets.LossBudget | None:
@@ -36,16 +68,16 @@ class _MinSep(promised.Promised):
     """True for a participation from outside: counts show only separations and participations."""
     return self.is_own
 
-  def worst_case(self: Any, strategy: base.Strategy) -> sensitivities.Sensitivity:
+  def worst_case(self, strategy: base.Strategy) -> sensitivities.Sensitivity:
     """Returns the sensitivity under the schema."""
     return sensitivities.sensitivity(strategy, self)
 
-  def for_claim(self: Any, strategy: base.Strategy) -> Any:
+  def for_claim(self, strategy: base.Strategy) -> Any:
     """Returns the schema with its largest k."""
     promised.Promised.for_claim(self, strategy)
     return dataclasses.replace(self, max_participations=self.participations)
 
-  def gate(self: Any, strategy: base.Strategy) -> gates.MinSepGate:
+  def gate(self, strategy: base.Strategy) -> gates.MinSepGate:
     """Returns the gate that keeps devices to the schema."""
     return gates.MinSepGate(self)
 
@@ -72,7 +104,7 @@ class _MinSep(promised.Promised):
     ]
 
   def covers(self, recorded: Any) -> bool:
-    if not isinstance(recorded, schemas.MinSep):
+    if not isinstance(recorded, MinSep):
       return False
     if self.is_own or recorded.is_own:
       return bool(recorded == self)
@@ -87,42 +119,47 @@ class _MinSep(promised.Promised):
     extent = 'any number of' if self.num_rounds is None else self.num_rounds
     return f'at most {self.participations} of {extent} rounds, at least {self.min_sep} apart'
 
-  def summary(self: Any) -> json_files.Object:
+  def summary(self) -> json_files.Object:
     """Returns the attributes of the schema."""
     return dataclasses.asdict(self)
 
-  def fields(self: Any, strategy: base.Strategy) -> json_files.Object:
+  def fields(self, strategy: base.Strategy) -> json_files.Object:
     """Returns the attributes, with the participations that fit, and the kind of separation."""
     most = {'max_participations': self.participations}
     return {**dataclasses.asdict(self), **most, 'separation': self.separation}
 
-  def together(self: Any, others: Sequence[Any]) -> Any:
+  def together(self, others: Sequence[Any]) -> Any:
     """Returns the schema of all rounds, with the least min-sep and the most participations."""
     if not others:
       return self
     every = [self, *others]
     for other in others:
-      if not isinstance(other, schemas.MinSep):
+      if not isinstance(other, MinSep):
         return other.together([self])
     is_endless = any(schema.num_rounds is None for schema in every)
-    return schemas.MinSep(
+    return MinSep(
       num_rounds=None if is_endless else sum(schema.num_rows for schema in every),
       min_sep=min(schema.min_sep for schema in every),
       max_participations=max(schema.participations for schema in every),
     )
 
-  def flags(self: Any, is_recorded: bool) -> list[str]:
+  def flags(self, is_recorded: bool) -> list[str]:
     """Returns the flags of the schema, unless the log records it."""
     return [] if is_recorded else [f'--declared_{name}={v}' for name, v in vars(self).items()]
 
 
-class _Fixed:
-  """Answers of `FixedSeparation`: no log confirms it, and no gate keeps it."""
+@registry.register
+class FixedSeparation(schemas.Fixed, MinSep):
+  """(k, b)-participation: at most k rounds, each exactly b after the last.
+
+  Attributes and errors are those of `MinSep`. The allowed patterns are a subset of those of
+  `MinSep`. No log confirms it, and no gate keeps it.
+
+  Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorisation).
+  """
+
+  kind: ClassVar[str] = 'fixed_separation'
 
   def for_claim(self, strategy: base.Strategy) -> Any:
     """Raises ValueError."""
     raise ValueError(f'participation must be a MinSep, got {messages.quoted(self)}')
-
-
-registry.add_answers(schemas.MinSep, _MinSep)
-registry.add_answers(schemas.FixedSeparation, _Fixed)
