@@ -1,9 +1,11 @@
 """Rows of correlated noise, each given out once, whatever happens to the process."""
 
 import contextlib
+import functools
 import os
 import struct
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -91,7 +93,8 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
     self._is_shared, self._mark = begun is not None, begun
     self._trail = -1  # Descriptor of its file.
     self._next, self._is_checked = 0, False  # Whether this machine makes the rows given out.
-    self._rows = ahead.Rows(self._source, size, self.max_rows)
+    source = self._source()
+    self._rows = ahead.Rows(lambda seed: source(seed=seed), size, self.max_rows)
     try:
       durable.remove_leftovers(self._folder)
       self._seed = self._secret(noise_seed)
@@ -102,7 +105,10 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
       raise
 
   def __exit__(self, *unused) -> None:
-    self.close()
+    try:
+      self.close()
+    finally:
+      self.close()  # If an interrupt ended the first early.
 
   @property
   def max_rows(self) -> int:
@@ -154,15 +160,17 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
 
   def close(self) -> None:
     """Lets another process use the folder."""
-    if os.getpid() == self._process:  # A fork has no thread that makes rows.
-      self._rows.close()
-    if self._mark is not None and not self._is_shared:
-      self._mark.close()
-    self._mark = None
-    if self._trail >= 0:
-      os.close(self._trail)
-      self._trail = -1
-    self._lock.close()
+    try:
+      if os.getpid() == self._process:  # A fork has no thread that makes rows.
+        self._rows.close()
+    finally:
+      opened, self._mark = self._mark, None
+      if opened is not None and not self._is_shared:
+        opened.close()
+      trail, self._trail = self._trail, -1
+      if trail >= 0:
+        os.close(trail)
+      self._lock.close()
 
   def _opened(self) -> mark.MarkFile:
     if self._mark is None:
@@ -277,13 +285,14 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
         ' moved=True'
       )
 
-  def _source(self, seed: bytes) -> ahead.Source:
-    return ahead.LocalSource(
+  def _source(self) -> Callable[..., ahead.Source]:
+    """Returns what makes a source, and does not hold these rows: dropped, they let go at once."""
+    return functools.partial(
+      ahead.LocalSource,
       self._folder,
       max(_SNAPSHOT_ROWS, min(_MOST_SNAPSHOT_ROWS, _SMALL_ROWS // self.size)),
       strategy=self._strategy,
       size=self.size,
-      seed=seed,
       num_rounds=self.max_rows,
     )
 

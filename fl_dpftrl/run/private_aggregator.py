@@ -153,7 +153,8 @@ class PrivateAggregator(live_run.LiveRun):
       earlier=earlier,
       setting=settings.Setting(zeroing_norm=self.zeroing_norm),
     )
-    self._lock, self._is_closed = durable.ThreadLock(self.folder), False  # Of rounds that begin.
+    self._lock = durable.ThreadLock(self.folder)  # Of rounds that begin.
+    self._is_closed = self._is_ended = False  # For rounds; and for observers, with its files.
     self._open: private_round.Round | None = None
     with contextlib.ExitStack() as undo:
       undo.callback(self.guard.log.release)
@@ -173,6 +174,12 @@ class PrivateAggregator(live_run.LiveRun):
     noise = f'noise_multiplier={self.noise_multiplier:g}{self._released.price}'
     text = f'{noise}, round {self.next_round} of {self.max_rounds}, {self.folder})'
     return messages.one_line(f'PrivateAggregator({self.strategy.family}, {text}', 120)
+
+  def __exit__(self, *unused: Any) -> None:
+    try:
+      self.close()
+    finally:
+      self._let_go()  # If an interrupt kept `close` from it.
 
   @property
   def max_rounds(self) -> int:
@@ -264,19 +271,32 @@ class PrivateAggregator(live_run.LiveRun):
   def close(self) -> None:
     """Turns the log into one Parquet file, and lets another process use the folder.
 
-    A round that is open has failed then.
+    A round that is open has failed then. If the file cannot be written, the folder is let go all
+    the same, and `close` tries again.
     """
-    if self._is_closed:
+    if self._is_ended:
       return
-    if self._open is not None:
-      with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
-        self._open.fail()
-    with self._lock:
-      self._is_closed = True
-      super().close()
-    self._rows.close()
-    self._table.close()
+    self._is_closed = True
+    try:
+      if self._open is not None:
+        with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
+          self._open.fail()
+      with self._lock:
+        super().close()
+    finally:
+      self._let_go()
+    self._is_ended = True
     self._observers.end(self)
+
+  def _let_go(self) -> None:
+    """Lets another process use the folder."""
+    try:
+      self.guard.log.release()
+    finally:
+      try:
+        self._rows.close()
+      finally:
+        self._table.close()
 
   def _least(self, at_least: int | None) -> int:
     """Returns the fewest updates of a round."""

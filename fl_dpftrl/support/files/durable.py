@@ -129,18 +129,24 @@ def _raise_named(error: OSError, temporary: pathlib.Path, path: pathlib.Path) ->
 
 
 class ThreadLock:
-  """A lock of the threads of one process; a fork is refused, where it could wait for ever."""
+  """A lock of the threads of one process; a fork is refused, where it could wait for ever.
+
+  `with` calls the methods of the lock within, which no interrupt comes between: one that is raised
+  at the first line of an `__exit__` in Python would leave the other threads waiting for ever.
+  """
 
   def __init__(self, what: object):
     self._what, self._process, self._lock = what, os.getpid(), threading.RLock()
 
-  def __enter__(self) -> None:
+  @property
+  def __enter__(self) -> Callable[[], bool]:
     if os.getpid() != self._process:
       raise ValueError(f'{self._what} was opened by another process, and only that one may use it')
-    self._lock.acquire()
+    return self._lock.__enter__
 
-  def __exit__(self, *unused: object) -> None:
-    self._lock.release()
+  @property
+  def __exit__(self) -> Callable[..., None]:
+    return self._lock.__exit__
 
 
 def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
