@@ -69,7 +69,8 @@ class Aggregator:
     return aggregator.next_round
 
   def round(self, aggregator):
-    with aggregator.round(cohort(aggregator.next_round)) as round_:
+    self.last = aggregator.round(cohort(aggregator.next_round))
+    with self.last as round_:
       for _ in range(2):
         round_.add(np.full(4, 0.1, np.float32), metrics={'loss': 0.5})
     return round_.index, round_.mean.tobytes()
@@ -118,6 +119,8 @@ def go_on(kind, folder, released, begin=lambda: None, survives=False, num_rounds
       except KeyboardInterrupt:
         if not survives:
           raise
+        if getattr(kind, 'last', None) and kind.last.is_open:  # It came as the block was left.
+          kind.last.fail()
 
 
 def check(kind, folder, released):
