@@ -294,7 +294,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       ) from None
     durable.remove_leftovers(self._file.parent)  # Of a log that was being closed.
     self.mark = mark.MarkFile(marked)
-    self._held.callback(self.mark.close)
+    self._held.callback(self.mark.drop)
     if not self._file.exists():
       others = self.path, pathlib.Path(f'{self._file}{ledger_format.WAL}')
       if self.mark.record or any(other.exists() for other in others):
@@ -331,7 +331,11 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
   def _begin(self) -> None:
     """Makes the ledger, which is whole or not there."""
     with durable.replacing(self._file, private=True) as temporary:
-      with contextlib.closing(sqlite3.connect(temporary)) as database, database:
+      with (
+        ledger_format.in_one_line(self._file),
+        contextlib.closing(sqlite3.connect(temporary)) as database,
+        database,
+      ):
         for table in ledger_format.TABLES:
           database.execute(table)
         ledger_format.write_claim(database, self._claim, secrets.token_bytes(16))

@@ -182,6 +182,9 @@ def exclusive(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[C
       is_held = is_there()
     except BlockingIOError:
       is_held = False
+    except OSError as error:
+      why = f'{error.strerror}: no file can be locked there; take a disk with locks, or start lockd'
+      raise OSError(error.errno, why, str(path)) from error
     if not is_held:
       raise ValueError(f'{path} is held by another process, which is still at work there')
     yield is_there
