@@ -12,6 +12,7 @@ other ones, or of another run is refused; rounds of one commit more are a crash 
 import contextlib
 import ctypes
 import dataclasses
+import io
 import operator
 import os
 import pathlib
@@ -19,7 +20,7 @@ import secrets
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -78,7 +79,8 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     self.path = log_tables.parquet_path(path)
     self._claim = {} if claim is None else claim.to_metadata()
     self._file, self._lock = ledger_format.path_of(self.path), durable.ThreadLock(self.path)
-    self._held = contextlib.ExitStack()
+    self._held: io.FileIO | None = None  # The mark, locked.
+    self.mark: mark.MarkFile = cast(Any, None)  # Until it is open.
     self._database: sqlite3.Connection | None = None
     self._last = ledger_format.State(self._claim, b'')
     # State with a write that an error or an interrupt may have ended before or after its commit.
@@ -269,8 +271,11 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       if self._database is not None:
         _close(os.getpid(), self._database)
       self._database = None
+      if self.mark is not None:
+        self.mark.drop()
     finally:
-      self._held.close()
+      if self._held is not None:
+        self._held.close()
 
   def _write(self) -> None:
     state = self._state
@@ -286,7 +291,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     """Locks the mark, begins the ledger if it is new, and takes over its rounds."""
     marked = ledger_format.mark_of(self.path)
     try:
-      self._held.enter_context(durable.exclusive(marked))
+      self._held = durable.locked(marked)
     except ValueError:
       raise ValueError(
         f'{self.path} is in use by another process, or by this one, which has to close() what uses'
@@ -294,7 +299,6 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       ) from None
     durable.remove_leftovers(self._file.parent)  # Of a log that was being closed.
     self.mark = mark.MarkFile(marked)
-    self._held.callback(self.mark.drop)
     if not self._file.exists():
       others = self.path, pathlib.Path(f'{self._file}{ledger_format.WAL}')
       if self.mark.record or any(other.exists() for other in others):

@@ -81,9 +81,8 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
     self.size = checks.whole(size=size)
     self._strategy, self._folder = strategy, paths.local(folder)
     self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    self._lock = contextlib.ExitStack()  # Until `close`.
     try:
-      self._lock.enter_context(durable.exclusive(self._folder / _LOCK_NAME))
+      self._held = durable.locked(self._folder / _LOCK_NAME)  # Until `close`.
     except ValueError:
       raise ValueError(
         f'{self._folder} is in use by another process, or by this one, which has to close() what'
@@ -170,7 +169,7 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
       trail, self._trail = self._trail, -1
       if trail >= 0:
         os.close(trail)
-      self._lock.close()
+      self._held.close()
 
   def _opened(self) -> mark.MarkFile:
     if self._mark is None:

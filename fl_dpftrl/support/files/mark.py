@@ -99,7 +99,7 @@ class MarkFile:
 
   def drop(self) -> None:
     """Lets the file go; removes one that has no record, whose start was refused."""
-    if self.record is None:
+    if self.record is None and self.close.alive:  # Later, it may be another process's.
       with contextlib.suppress(FileNotFoundError):
         self._path.unlink()
     self.close()
