@@ -210,12 +210,12 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     cited = state.units
     if units != (cited[-1][1] if cited else ''):
       cited = (*cited, (first, units))
-    after = dataclasses.replace(
+    next_state = dataclasses.replace(
       state, num_rounds=first + len(rows), head=head, kinds=frozenset(kinds), units=cited
     )
 
     def insert(database: sqlite3.Connection) -> None:
-      self._pending = after
+      self._pending = next_state
       database.executemany('INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)', rows)
 
     self._commit(insert)

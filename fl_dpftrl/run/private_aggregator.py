@@ -92,9 +92,8 @@ class PrivateAggregator(live_run.LiveRun):
       report_goal: updates that a round needs, the fixed divisor of the sum.
       folder: made where it does not exist.
       participation: schema that devices keep to; rounds with others are refused. Or the scheme by
-        which batches of examples are drawn in secret, for training in one place: ε is then that of
-        the scheme, where the log does not contradict it, and a round may have fewer updates than
-        the report goal. None for no limit.
+        which batches are drawn in secret, for training in one place: ε is then that of the scheme,
+        where the log does not contradict it, and rounds may have few updates. None for no limit.
       max_epsilon: privacy budget of this folder by the schema: rounds that would pass it are
         refused. None for no limit. Another folder with the same devices spends more.
       delta: δ of the budget, and of `privacy_loss` and `statement` where they are given none.
@@ -179,7 +178,7 @@ class PrivateAggregator(live_run.LiveRun):
     try:
       self.close()
     finally:
-      self._let_go()  # If an interrupt kept `close` from it.
+      self.close()  # If an interrupt ended the first early.
 
   @property
   def max_rounds(self) -> int:
@@ -224,9 +223,8 @@ class PrivateAggregator(live_run.LiveRun):
       ValueError: for at_least below 1 or beside sampling; when the block is entered, for malformed
         ids, fewer than the updates needed, a device twice, and devices that may not take part by
         schema or bin, whom `admissible` leaves out; nothing has changed then.
-      BudgetSpentError: when the block is entered, if the round would pass the budget, or the rounds
-        that there are.
-      OSError: when the block is entered, if the log cannot be written; nothing has changed then.
+      BudgetSpentError, OSError: when the block is entered, if the round would pass the budget or
+        the rounds that there are, or the log cannot be written; nothing has changed then.
     """
     return private_round.Round(self, device_ids, self._least(at_least))
 
@@ -241,8 +239,8 @@ class PrivateAggregator(live_run.LiveRun):
           model = step(model, round_.mean)
 
     Cohorts are recorded durably, and their rows of noise marked as used, `reserve` rounds at a
-    time, which costs as much as one. All of them took part then: if the process is killed or the
-    loop ends, the rounds that were reserved and not computed are used up, and release nothing.
+    time, which costs as much as one. All of them took part then: rounds that were reserved and not
+    computed, as where the loop ends, are used up and release nothing.
 
     Args:
       cohorts: device ids of each round, as `round` takes them.
@@ -254,11 +252,9 @@ class PrivateAggregator(live_run.LiveRun):
         recorded together, and nothing has changed then.
     """
     reserve, least = checks.whole(reserve=reserve), self._least(at_least)
-    cohorts = iter(cohorts)
     # Up to the last round; one beyond it is refused.
-    while some := list(
-      itertools.islice(cohorts, min(reserve, max(1, self.max_rounds - self.next_round)))
-    ):
+    cohorts, room = iter(cohorts), lambda: max(1, self.max_rounds - self.next_round)
+    while some := list(itertools.islice(cohorts, min(reserve, room()))):
       with self._lock:
         admitted = self._admitted(some, least)
       for each in admitted:
@@ -281,22 +277,17 @@ class PrivateAggregator(live_run.LiveRun):
       if self._open is not None:
         with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
           self._open.fail()
-      with self._lock:
-        super().close()
-    finally:
-      self._let_go()
-    self._is_ended = True
-    self._observers.end(self)
-
-  def _let_go(self) -> None:
-    """Lets another process use the folder."""
-    try:
-      self.guard.log.release()
     finally:
       try:
-        self._rows.close()
+        with self._lock:
+          super().close()
       finally:
-        self._table.close()
+        try:
+          self._rows.close()
+        finally:
+          self._table.close()
+    self._is_ended = True
+    self._observers.end(self)
 
   def _least(self, at_least: int | None) -> int:
     """Returns the fewest updates of a round."""

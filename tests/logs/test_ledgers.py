@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.support.files import mark
 from fl_dpftrl.logs import keys, ledger_format, ledgers, log_tables, participation_log, refusals
 from fl_dpftrl.participation.accounting import arithmetics
+from fl_dpftrl.support.files import mark
 from tests import forks
 from tests.logs import files
 

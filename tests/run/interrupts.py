@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 # Python looks for signals at the start of a function, after a call, and at the end of a loop.
 _LETS_IN = ('CALL', 'RESUME', 'JUMP_BACKWARD')
-_FILES = ('/fl_dpftrl/', 'contextlib.py', 'threading.py')
+_FILES = ('/fl_dpftrl/', 'contextlib.py')  # Python's own conditions lose a lock to one.
 
 
 @functools.lru_cache(None)

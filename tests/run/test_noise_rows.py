@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.noise import integer_rows, normals, snapshots
+from fl_dpftrl.noise import integer_rows, normals, snapshots, trails
 from fl_dpftrl.run import guards, noise_rows
 from fl_dpftrl.support.files import durable, mark
 from tests import every_family
@@ -289,12 +289,12 @@ def test_a_machine_that_makes_other_rows_is_told(end, tmp_path):
     if end == 'skipped':
       rows.skip_to(7)
   path = tmp_path / 'trail'
-  row, trail, _ = noise_rows._TRAIL.unpack(path.read_bytes())
+  row, total = trails.unpacked(path.read_bytes())
   assert row == 3
   with opened(tmp_path) as rows:
     assert rows.next_row == {'given': 3, 'skipped': 7}[end]
     rows.row(rows.next_row)
-  path.write_bytes(noise_rows._packed(row, trail + 1))
+  path.write_bytes(trails.packed(row, total + 1))
   with opened(tmp_path) as rows, pytest.raises(mark.LostStateError, match='makes other rows'):
     rows.row(rows.next_row)
 

@@ -25,7 +25,7 @@ from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.rules import per_units
-from fl_dpftrl.prove.replaying import counted, device_tallies
+from fl_dpftrl.prove.replaying import counted, device_tallies, traces
 from fl_dpftrl.support.files import json_files, paths
 from fl_dpftrl.support.text import messages
 
@@ -312,14 +312,16 @@ def open_run(
   if logs is None:
     raise ValueError('logs is needed: a log, or the folder of a run; or from_counts')
   table = None if units is None else unit_tables.opened(units, first_round)
-  folder = None
+  folder, shown = None, dict[pathlib.Path, int]()
   if strategy is None:
     if noise_multiplier is not None or schema or not isinstance(logs, (str, os.PathLike)):
       raise ValueError('strategy is needed with a log: only the folder of a run states what it was')
     folder = paths.local(logs)
     logs, strategy = _log_path(folder), folder / files.NAME
+    shown = traces.shown(folder)
   strategy = files.resolved(strategy)
   log = participation_log.read_log(logs, num_rounds=num_rounds, layout=where)
+  traces.check(shown, log.path, log.num_rounds)
   if folder is not None:
     return _run_of_folder(folder, log, strategy, table)
   return RecordedRun.of(
