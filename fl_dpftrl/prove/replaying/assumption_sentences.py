@@ -173,11 +173,6 @@ def _of_run(run: run_facts.RunFacts, suffix: str) -> list[str]:
       f'the table of units{suffix} is not cited by the log: it may have been made afterwards, and'
       ' must not have been chosen by what was released'
     )
-  if run.units and run.units.ends:
-    result.append(
-      f'every update{suffix} used only data of the units that own its device in its round by the'
-      f' table: what is protected is one {run.units.name} of the table, and a person may be several'
-    )
   if run.from_counts:
     ids = 'device ids and unit ids' if run.units else 'device ids'
     result += [

@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -61,16 +61,11 @@ class CountedUnits:
   num_devices: int
   num_units: int
   id_type: pa.DataType
-  ends: ClassVar[bool] = False
 
 
 def check(path: str | os.PathLike[str], run: Any) -> None:
   """Raises ValueError where the counts of a run cannot be written, as `write` does."""
   _path(path)
-  if run.units is not None and run.units.ends:
-    raise ValueError(
-      'counts cite no table of units, as one whose rows end needs; replay the log itself'
-    )
   if run.claim.answers.num_rounds is None:
     raise ValueError(
       'counts are of the rows of a last round; replay the log of a run without an end'

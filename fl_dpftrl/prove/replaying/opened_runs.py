@@ -67,20 +67,10 @@ class RecordedRun:
     if self.units is None:
       return
     cited = self.log.units
-    if self.units.ends and not cited:
-      raise ValueError(
-        f'units: {self.units.path} has {unit_tables.UNTIL_ROUND}, and the log does not cite it:'
-        " nothing shows that an update used only its unit's data; leave the column out"
-      )
     if isinstance(self.units, unit_tables.UnitTable) and cited:
       self.units.check_cited(cited, self.log.num_rounds)
     elif self.claim.participation:  # Whoever made the table may have known what was released.
       object.__setattr__(self, 'claim', dataclasses.replace(self.claim, participation=None))
-    if self.units.ends and not self.by_unit_declared:  # Nothing says what the unit is.
-      raise ValueError(
-        f'units: {self.units.path} has {unit_tables.UNTIL_ROUND}, whose units only a declared'
-        ' PerUnit names: replay its run without others that declare nothing, and as it was declared'
-      )
 
   def _recorded(self) -> Any:
     if self.stated is None:

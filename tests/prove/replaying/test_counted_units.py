@@ -11,7 +11,7 @@ import pytest
 import sqlglot
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import refusals, unit_tables
+from fl_dpftrl.logs import refusals
 from fl_dpftrl.prove.replaying import counted, counting, sql_statement
 from tests.commands import lines
 from tests.prove.replaying import test_counted as plain
@@ -222,18 +222,6 @@ def test_counts_by_unit_are_of_another_text_than_those_of_devices(tmp_path):
   run = opened(rows, path)
   with pytest.raises(refusals.LogError, match='holds counts, and no rows'):
     dpftrl.replay([run, run], delta=1e-6)
-
-
-def test_rows_that_end_have_no_counts(tmp_path):
-  rows, table = drawn(3)
-  run = of_log(rows, table, tmp_path)
-  units = unit_tables.opened(tmp_path / 'units.parquet')
-  ends = unit_tables.UnitTable(
-    'u', units.device_ids, units.unit_ids, units.from_rounds, units.from_rounds + N
-  )
-  object.__setattr__(run, 'units', ends)  # As of a log that cites such a table.
-  with pytest.raises(ValueError, match='counts cite no table of units, as one whose rows end'):
-    counted.check(tmp_path / 'counts.csv', run)
 
 
 def test_commands_from_tables_to_a_statement_of_people(tmp_path):
