@@ -191,11 +191,6 @@ class Guard(contextlib.AbstractContextManager['Guard']):
 
   def _take_units(self, table: unit_tables.UnitTable) -> None:
     table.check_cited(self.log.units, self.num_rounds)
-    if table.ends and self.claim.answers.unit == per_units.PerUnit.name:
-      raise ValueError(
-        f'units: a unit that ends is no {per_units.PerUnit.name}; give PerUnit another name, such'
-        " as 'week of a person'"
-      )
     tables = self._tables
     if isinstance(self.gate, per_units.UnitGate):
       self.gate.owners = lambda device_ids, t: tables[-1].owners(id_columns.column(device_ids), t)

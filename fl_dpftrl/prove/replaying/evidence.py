@@ -128,7 +128,7 @@ def write_evidence(
     for run, prefix in zip(runs, _prefixes(len(runs))):
       originals |= _store_log(temporary, prefix, run)
       _write(temporary / f'{prefix}{run_claim.NAME}', run.claim.to_json())
-      if isinstance(run.units, unit_tables.UnitTable):
+      if run.units is not None:
         run.units.save(temporary / f'{prefix}{UNITS}', run.log.layout.first_round)
       opened.append(dataclasses.replace(run, log=_opened(temporary, prefix, _asked(run))))
     try:

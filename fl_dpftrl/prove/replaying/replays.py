@@ -202,7 +202,6 @@ def _facts(
       num_devices=table.num_devices,
       max_rows=happened.max_rows,
       cited=bool(run.log.units),
-      ends=table.ends,
       counted=happened,
     )
   return run_facts.RunFacts(
