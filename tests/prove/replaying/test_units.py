@@ -212,16 +212,17 @@ def test_a_log_of_units_without_its_citations_is_not_believed(tmp_path, changes,
 
 
 def test_a_unit_that_ends_needs_a_log_that_cites_it_and_a_name_of_its_own(tmp_path):
-  log, table = tmp_path / 'log.parquet', tmp_path / 'owners.jsonl'
+  log, table = tmp_path / 'log.parquet', tmp_path / 'owners.csv'
   dpftrl.write_log(log, rounds=[0, 1, 2], device_ids=['d', 'd', 'd'], num_rounds=3)
-  row = '{"device_id": "d", "unit_id": "p%d", "from_round": %d%s}\n'
-  table.write_text(''.join(row % (t, t, f', "until_round": {t + 1}') for t in range(3)))
+  names = 'device_id,unit_id,from_round'
+  rows = ''.join(f'd,p{t},{t},{t + 1}\n' for t in range(3))
+  table.write_text(f'{names},until_round\n{rows}')
   with pytest.raises(ValueError, match='and the log does not cite it'):
     dpftrl.open_run(log, BLT, noise_multiplier=1.0, units=table)
   claim = dpftrl.Claim(strategy=BLT, noise_multiplier=4.0, participation=RULE)
   with pytest.raises(ValueError, match='a unit that ends is no person'):
     guards.Guard(claim, log=tmp_path / 'other.parquet', units=table)
-  table.write_text(row % (0, 0, ''))  # JSON lines without the column.
+  table.write_text(f'{names}\nd,p0,0\n')
   run = dpftrl.open_run(log, BLT, noise_multiplier=1.0, units=table)
   assert dpftrl.replay(run, delta=DELTA).max_participations == 3
 
