@@ -34,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--log',
     action='append',
     metavar='PATH',
-    help='log in Parquet, CSV, TSV or JSON lines (.gz too): a file, folder or glob; repeat it for'
-    ' more shards',
+    help='log in Parquet or CSV: a file, folder or glob; repeat it for more shards',
   )
   add(
     '--from_counts',

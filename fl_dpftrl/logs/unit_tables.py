@@ -195,7 +195,7 @@ Given = UnitTable | Files
 
 
 def opened(units: Given, first_round: int = 0) -> UnitTable:
-  """Returns a table from Parquet, CSV or JSON lines, in the order of files and rows.
+  """Returns a table from Parquet or CSV, in the order of files and rows.
 
   Args:
     units: the table, or its files.

@@ -24,7 +24,6 @@ from fl_dpftrl.logs import (
   layouts,
   ledger_format,
   participation_log,
-  readers,
   refusals,
   unit_tables,
 )
@@ -269,7 +268,7 @@ def _store_log(folder: pathlib.Path, prefix: str, run: opened_runs.RecordedRun) 
   """Copies the files of a run's log; returns their paths by those of the copies."""
   originals = {}
   for number, (shard, stated) in enumerate(zip(run.log.shards, run.log.files(), strict=True), 1):
-    path = folder / f'{prefix}log-{number}{readers.suffix_of(shard.path)}'
+    path = folder / f'{prefix}log-{number}{pathlib.PurePath(shard.path).suffix}'
     with durable.replacing(path, private=True) as temporary:
       shutil.copyfile(shard.path, temporary)
     if _digest(path) != stated['sha256']:

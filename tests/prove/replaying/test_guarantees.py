@@ -179,7 +179,6 @@ def test_a_run_under_way_is_read_from_its_folder(folder):
   ('claim.json', '{}', 'claim.json: a claim must have'),
   ('strategy.json', None, 'strategy'),
   ('participation.csv', None, 'must hold one log'),
-  ('participation.tsv', 'round\tdevice_id\n0\tx\n', 'must hold one log'),
 ])  # fmt: skip
 def test_refuses_a_folder_that_is_no_run(folder, name, content, message):
   (folder / name).unlink() if content is None else (folder / name).write_text(content)
