@@ -20,16 +20,21 @@ import secrets
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.logs import claim_json, id_columns, id_spellings, ledger_format, log_tables, refusals
+from fl_dpftrl.logs import (
+  claim_json,
+  id_columns,
+  id_spellings,
+  ledger_format,
+  log_tables,
+  refusals,
+  sealing,
+)
 from fl_dpftrl.support.files import durable, mark
-
-SEALED = 'a later run counted its losses, so that no round may follow'
-"""Why no round may follow in a sealed log."""
 
 _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
 
@@ -42,12 +47,6 @@ def _forget_in_a_fork() -> None:
 
 if hasattr(os, 'register_at_fork'):  # Elsewhere, no process forks.
   os.register_at_fork(after_in_child=_forget_in_a_fork)
-
-
-class RunClaim(Protocol):
-  """The claim of a run, as `fl_dpftrl.Claim`."""
-
-  def to_metadata(self) -> dict[str, str]: ...
 
 
 class LogWriter(contextlib.AbstractContextManager['LogWriter']):
@@ -63,7 +62,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     mark: the mark beside the ledger.
   """
 
-  def __init__(self, path: str | os.PathLike[str], claim: RunClaim | None = None):
+  def __init__(self, path: str | os.PathLike[str], claim: ledger_format.RunClaim | None = None):
     """Opens the ledger of a log, or begins it.
 
     Args:
@@ -111,7 +110,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
 
   @property
   def is_sealed(self) -> bool:
-    """Whether no round may follow; see `seal`."""
+    """True if no round may follow; see `sealing`."""
     return self._state.is_sealed
 
   @property
@@ -165,10 +164,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
   def reserve(self, first: int, cohorts: Sequence[id_columns.Ids], timestamp: int) -> None:
     """Begins rounds whose cohorts are known before, at the cost of one: all are used up.
 
-    Args:
-      first: the next round, which is num_rounds.
-      cohorts: device ids of each round.
-      timestamp: UTC second of the rounds.
+    Arguments are those of `append`, with the device ids of each round.
     """
     self.begin(first, [id_columns.column(device_ids) for device_ids in cohorts], timestamp)
 
@@ -184,7 +180,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     if operator.index(first) != state.num_rounds:
       raise ValueError(f'the next round of the log is {state.num_rounds}, got {first}')
     if state.is_sealed:
-      raise ValueError(f'{self.path} is sealed: {SEALED}')
+      raise ValueError(f'{self.path} is sealed: {sealing.SEALED}')
     log_tables.file_metadata(first + len(columns), None)  # Refuses a round too many.
     if type(timestamp) is not int or abs(timestamp) > log_tables.MOST_SECONDS:
       log_tables.utc_seconds('timestamp', [timestamp])
@@ -390,30 +386,6 @@ def _close(process: int, database: sqlite3.Connection) -> None:
       pass
     finally:
       database.close()
-
-
-def seal(log: str | os.PathLike[str], head: str) -> None:
-  """Lets no further round be recorded in a log, durably; one without a ledger has none anyway.
-
-  Args:
-    head: chained digest of its rounds, in hexadecimal.
-
-  Raises:
-    ValueError: if a process has it open, and for a log that has other rounds.
-    OSError: if it cannot be written.
-  """
-  file, marked = ledger_format.path_of(log), ledger_format.mark_of(log)
-  if not file.exists():
-    return
-  with durable.exclusive(marked), ledger_format.in_one_line(file):
-    with contextlib.closing(ledger_format.connected(file)) as database:
-      state = ledger_format.read(file, database, mark.read(marked))
-      if state.head.hex() != head:
-        raise refusals.LogError(f'{file}: had further rounds meanwhile; open it again')
-      if not state.is_sealed:
-        database.execute('BEGIN IMMEDIATE')
-        ledger_format.write_claim(database, state.claim, state.run, is_sealed=True)
-        database.execute('COMMIT')
 
 
 def writer_of(path: str | os.PathLike[str]) -> LogWriter | None:
