@@ -226,9 +226,9 @@ def shown(log, capsys, *flags):
   ((0, 0), (), 'is twice in round {0}'),
   ((0, 7), (), 'round {7} is beyond the 6 rounds'),
   ((0, 2, 3), ('--declared_num_rounds=6', '--declared_min_sep=2'), 'in 1 rounds ({3})'),
-  ((0, 4), ('--sampling=fixed_size', '--num_examples=9', '--batch_size=1'),
+  ((0, 4), ('--sampling=fixed_size', '--num_examples=9', '--batch_size=1', '--num_parts=1'),
    'no examples, the first of them round {1}'),
-  ((0, 1, 1.5, 2), ('--sampling=fixed_size', '--num_examples=9', '--batch_size=1'),
+  ((0, 1, 1.5, 2), ('--sampling=fixed_size', '--num_examples=9', '--batch_size=1', '--num_parts=1'),
    'first of them round {1} with 2'),
 ])  # fmt: skip
 def test_rounds_are_shown_as_the_log_numbers_them(tmp_path, capsys, rounds, flags, wanted):
