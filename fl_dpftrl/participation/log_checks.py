@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""What a log holds that the sampling scheme which it states rules out.
-=======
 """Checks of a log against what the sampling scheme that it states rules out.
->>>>>>> d425246dfc397c9e93169cd60faf5762e19bef97
 
 A device in two bins, an example twice in a pass, a batch of another size: nothing here depends on
 how probable a log is. No log proves how it was drawn.

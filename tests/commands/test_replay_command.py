@@ -122,19 +122,12 @@ def fixture_drawn(tmp_path_factory):
   return lambda name: folder / f'{name}.parquet'
 
 
-<<<<<<< HEAD
-def test_parts_are_the_bands_unless_said(drawn, stated):
-  flags = '--sampling=fixed_size --num_examples=600 --batch_size=25'
-  # The log has three parts, a strategy without bands needs one.
-  assert stated(drawn('fixed_size'), flags)['amplified']['num_parts'] == 1
-=======
 @pytest.mark.parametrize('name', ['poisson', 'fixed_size'])
 def test_parts_of_a_log_are_never_guessed(drawn, replayed, name):
   """With one part, as a strategy without bands needs, ε of three would be too small by half."""
   flags = f'--sampling={name} --num_examples=600 --batch_size=25'
   status, _, err = replayed(drawn(name), flags)
   assert status == 2 and '--num_parts is needed: no log shows of how many parts' in err
->>>>>>> d425246dfc397c9e93169cd60faf5762e19bef97
 
 
 def test_a_contradiction_is_loud(drawn, tmp_path, replayed):
