@@ -79,8 +79,9 @@ def design(content: Any) -> designs.Design:
     raise ValueError('flags has --max_participations, of a run without an end: a study has one')
   metric = Metric(fields.pop('metric', 'accuracy'), fields.pop('lower_is_better', None))
   mechanisms = fields['mechanisms']
-  if isinstance(mechanisms, list):
-    fields['mechanisms'] = [_mechanism(m) if isinstance(m, dict) else m for m in mechanisms]
+  if not isinstance(mechanisms, list):
+    raise ValueError(f'mechanisms must be a list, got {messages.quoted(mechanisms)}')
+  fields['mechanisms'] = [_mechanism(m) if isinstance(m, dict) else m for m in mechanisms]
   return designs.Design(
     **{**fields, 'flags': tuple(flags)},
     metric=metric,

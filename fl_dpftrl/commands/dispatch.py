@@ -151,6 +151,10 @@ def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
     _fail(prog, str(e))
   except MemoryError as e:
     _fail(prog, f'not enough memory: {e}')
+  except RuntimeError as e:
+    if 'new thread' not in str(e):
+      raise
+    _fail(prog, f'{e}: raise ulimit -u')
   except KeyboardInterrupt:
     print(interrupted, file=sys.stderr)
     raise SystemExit(130) from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.logs import id_columns, ledger_format
+from fl_dpftrl.participation.rules import sampling as schemes
 from fl_dpftrl.prove.replaying import counted, evidence, opened_runs, replays, statements
 from fl_dpftrl.support.files import json_files
 
@@ -34,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--log',
     action='append',
     metavar='PATH',
-    help='log in Parquet, CSV, TSV or JSON lines (.gz too): a file, folder or glob; repeat it for'
-    ' more shards',
+    help='log in Parquet or CSV: a file, folder or glob; repeat it for more shards',
   )
   add(
     '--from_counts',
@@ -225,6 +225,8 @@ def _runs(args: argparse.Namespace) -> list[opened_runs.RecordedRun]:
   draws = flags.sampling(args, opened[0].claim.strategy, opened[0].log.num_rounds)
   if draws is None:
     return opened
+  if isinstance(draws, schemes.Batches) and args.num_parts is None:
+    raise ValueError('--num_parts is needed: no log shows of how many parts its batches were drawn')
   if opened[0].claim.participation:
     raise ValueError('--sampling does not go with a declared schema, which says who takes part')
   claim = dataclasses.replace(opened[0].claim, participation=draws)

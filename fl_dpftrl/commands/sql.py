@@ -26,11 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='engine that runs the statement',
   )
   add('--output', metavar='FILE.sql', required=True, help='file to write with the statement')
-  add(
-    '--units',
-    action='store_true',
-    help='counts by unit too, such as people, by the view units of who owns which device',
-  )
   words = (
     '.parquet or .csv file to write with the terms of the strategy, a row for each pair of rounds,'
     ' to load as the table gram'
@@ -44,7 +39,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   output.check_file('gram', args.gram)
   strategy = files.resolved(args.strategy, args.num_rounds)
   terms = sql_statement.gram(strategy, args.num_rounds)
-  text = sql_statement.statement(strategy, args.num_rounds, args.dialect, by_unit=args.units)
+  text = sql_statement.statement(strategy, args.num_rounds, args.dialect)
   counted.write_table(args.gram, terms)
   durable.write_durably(args.output, text.encode())
   return {

@@ -3,7 +3,7 @@
 import argparse
 
 from fl_dpftrl.commands import flags, output, replay_text
-from fl_dpftrl.prove.replaying import evidence
+from fl_dpftrl.prove.replaying import evidence, verification
 from fl_dpftrl.support.text import messages
 
 HELP = 'computes everything in an evidence folder again, and says what does not fit'
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--model', metavar='FILE', help=words)
 
 
-def run(args: argparse.Namespace) -> evidence.Verification:
+def run(args: argparse.Namespace) -> verification.Verification:
   """Verifies the evidence."""
   say = output.Progress('verify').say
   result = evidence.verify(args.folder, model=args.model, progress=say)
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> evidence.Verification:
   return result
 
 
-def verdict(args: argparse.Namespace, result: evidence.Verification) -> tuple[int, str] | None:
+def verdict(args: argparse.Namespace, result: verification.Verification) -> tuple[int, str] | None:
   """Returns the exit status and a line if a check failed."""
   if result.passed:
     return None
@@ -37,7 +37,7 @@ def verdict(args: argparse.Namespace, result: evidence.Verification) -> tuple[in
   return flags.NOT_KEPT, f'the evidence does not fit: {", ".join(result.failed)}'
 
 
-def show(result: evidence.Verification) -> str:
+def show(result: verification.Verification) -> str:
   """Formats each check with its result, and the statement."""
   width = max(len(check.name) for check in result.checks) + 2
   lines = []

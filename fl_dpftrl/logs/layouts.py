@@ -25,8 +25,8 @@ class Layout(NamedTuple):
 
   Attributes:
     round: name of the column of rounds.
-    device_id: name of the column of device ids; in Parquet and JSON lines it may hold lists,
-      with a row for each cohort.
+    device_id: name of the column of device ids; in Parquet it may hold lists, with a row
+      for each cohort.
     first_round: number of the first round.
     missing: texts, and whole numbers as text, that are no ids but say that one is missing.
     timestamp: name of a column of times whose order is checked; None for none.
@@ -138,9 +138,7 @@ def repeated(folder_values: Mapping[str, int | str], num_rows: int) -> dict[str,
   return {own: pa.array([value] * num_rows, kinds[own]) for own, value in folder_values.items()}
 
 
-def delimiter(head: bytes, suffix: str) -> str:
+def delimiter(head: bytes) -> str:
   """Returns what separates a CSV head's names: a comma, or what stands in its place."""
-  if suffix == '.tsv':
-    return '\t'
   bare = re.sub(rb'"[^"]*"', b'', head)
   return next((d for d in _DELIMITERS if d.encode() in bare), ',')

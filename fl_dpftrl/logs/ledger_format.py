@@ -19,6 +19,7 @@ import os
 import pathlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -101,6 +102,12 @@ def connected(path: pathlib.Path) -> sqlite3.Connection:
   if database.execute('PRAGMA journal_mode=wal').fetchone() != ('wal',):
     raise OSError(errno.ENOTSUP, 'no write-ahead log can be kept there', str(path))
   return database
+
+
+class RunClaim(Protocol):
+  """The claim of a run, as `fl_dpftrl.Claim`."""
+
+  def to_metadata(self) -> dict[str, str]: ...
 
 
 @dataclasses.dataclass(frozen=True)

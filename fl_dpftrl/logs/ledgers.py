@@ -11,23 +11,30 @@ other ones, or of another run is refused; rounds of one commit more are a crash 
 
 import contextlib
 import ctypes
+import dataclasses
+import io
 import operator
 import os
 import pathlib
 import secrets
 import sqlite3
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.logs import claim_json, id_columns, id_spellings, ledger_format, log_tables, refusals
+from fl_dpftrl.logs import (
+  claim_json,
+  id_columns,
+  id_spellings,
+  ledger_format,
+  log_tables,
+  refusals,
+  sealing,
+)
 from fl_dpftrl.support.files import durable, mark
-
-SEALED = 'a later run counted its losses, so that no round may follow'
-"""Why no round may follow in a sealed log."""
 
 _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
 
@@ -42,12 +49,6 @@ if hasattr(os, 'register_at_fork'):  # Elsewhere, no process forks.
   os.register_at_fork(after_in_child=_forget_in_a_fork)
 
 
-class RunClaim(Protocol):
-  """The claim of a run, as `fl_dpftrl.Claim`."""
-
-  def to_metadata(self) -> dict[str, str]: ...
-
-
 class LogWriter(contextlib.AbstractContextManager['LogWriter']):
   """A log that grows by rounds, each durable before it begins.
 
@@ -58,13 +59,10 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
 
   Attributes:
     path: the Parquet file.
-    num_rounds: rounds begun so far.
-    units: citations of the table of units, each with the first round that has it.
     mark: the mark beside the ledger.
-    is_sealed: whether no round may follow; see `seal`.
   """
 
-  def __init__(self, path: str | os.PathLike[str], claim: RunClaim | None = None):
+  def __init__(self, path: str | os.PathLike[str], claim: ledger_format.RunClaim | None = None):
     """Opens the ledger of a log, or begins it.
 
     Args:
@@ -80,10 +78,13 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     self.path = log_tables.parquet_path(path)
     self._claim = {} if claim is None else claim.to_metadata()
     self._file, self._lock = ledger_format.path_of(self.path), durable.ThreadLock(self.path)
-    self._held = contextlib.ExitStack()
+    self._held: io.FileIO | None = None  # The mark, locked.
+    self.mark: mark.MarkFile = cast(Any, None)  # Until it is open.
     self._database: sqlite3.Connection | None = None
-    self.num_rounds, self._chain, self._kinds = 0, ledger_format.START, set[str]()
-    self.units: tuple[tuple[int, str], ...] = ()
+    self._last = ledger_format.State(self._claim, b'')
+    # State with a write that an error or an interrupt may have ended before or after its commit.
+    self._pending: ledger_format.State | None = None
+    self._is_due = False  # Whether `close` has still to write the file.
     self._spellings, self._num_spelt = id_spellings.RecordedSpellings(), 0
     try:
       self._open()
@@ -92,23 +93,53 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       raise
 
   def __exit__(self, *unused) -> None:
-    self.close()
+    try:
+      self.close()
+    finally:
+      self.release()  # If an interrupt kept `close` from it.
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds begun so far."""
+    return self._state.num_rounds
+
+  @property
+  def units(self) -> tuple[tuple[int, str], ...]:
+    """Citations of the table of units, each with the first round that has it."""
+    return self._state.units
+
+  @property
+  def is_sealed(self) -> bool:
+    """True if no round may follow; see `sealing`."""
+    return self._state.is_sealed
 
   @property
   def digest(self) -> str:
     """Chained digest of the rounds so far, SHA-256 in hexadecimal: note it elsewhere."""
-    return self._chain.hex()
+    return self._state.head.hex()
 
   @property
   def run(self) -> str:
     """Random identity of the run, in hexadecimal."""
-    return self._run.hex()
+    return self._last.run.hex()
+
+  @property
+  def _state(self) -> ledger_format.State:
+    """State of the ledger, which says whether the last write was made."""
+    if self._pending is not None:
+      with self._lock:
+        pending, database = self._pending, self._database
+        if pending is not None and database is not None and not database.in_transaction:
+          query = 'SELECT 1 FROM rounds WHERE round = ?'
+          self._last = pending if list(self._rows(query, pending.num_rounds - 1)) else self._last
+          self._pending = None
+    return self._last
 
   @property
   @durable.one_at_a_time
   def spellings(self) -> id_spellings.RecordedSpellings:
     """How the ids of the rounds so far are spelt."""
-    if self._kinds == {ledger_format.NUMBERS}:
+    if self._state.kinds == {ledger_format.NUMBERS}:
       self._num_spelt = self.num_rounds
     for t in range(self._num_spelt, self.num_rounds):
       self._spellings.add(self.column(t))
@@ -133,10 +164,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
   def reserve(self, first: int, cohorts: Sequence[id_columns.Ids], timestamp: int) -> None:
     """Begins rounds whose cohorts are known before, at the cost of one: all are used up.
 
-    Args:
-      first: the next round, which is num_rounds.
-      cohorts: device ids of each round.
-      timestamp: UTC second of the rounds.
+    Arguments are those of `append`, with the device ids of each round.
     """
     self.begin(first, [id_columns.column(device_ids) for device_ids in cohorts], timestamp)
 
@@ -147,15 +175,16 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     Args:
       units: citation of the table of units; '' for a run without one.
     """
-    if operator.index(first) != self.num_rounds:
-      raise ValueError(f'the next round of the log is {self.num_rounds}, got {first}')
     self._opened()
-    if self.is_sealed:
-      raise ValueError(f'{self.path} is sealed: {SEALED}')
+    state = self._state
+    if operator.index(first) != state.num_rounds:
+      raise ValueError(f'the next round of the log is {state.num_rounds}, got {first}')
+    if state.is_sealed:
+      raise ValueError(f'{self.path} is sealed: {sealing.SEALED}')
     log_tables.file_metadata(first + len(columns), None)  # Refuses a round too many.
     if type(timestamp) is not int or abs(timestamp) > log_tables.MOST_SECONDS:
       log_tables.utc_seconds('timestamp', [timestamp])
-    rows, chain, kinds = [], self._chain, set(self._kinds)
+    rows, head, kinds = [], state.head, set(state.kinds)
     for t, column in enumerate(columns, first):
       ordered = sorted(column.to_pylist())  # Text by its code points, as its bytes in UTF-8.
       if len(set(ordered)) < len(ordered):
@@ -165,8 +194,8 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       if len(kinds) > 1:
         raise ValueError(f'device_ids must be of one type through a log; round {t} has another')
       kind = ledger_format.cited(kind, units)
-      chain = ledger_format.next_head(chain, t, kind, text)
-      rows.append((t, first, timestamp, len(ordered), kind, text, chain))
+      head = ledger_format.next_head(head, t, kind, text)
+      rows.append((t, first, timestamp, len(ordered), kind, text, head))
     texts = [column for column in columns if len(column) and ledger_format.TEXT in kinds]
     if texts and self.spellings.collisions(pa.concat_arrays(texts)).any():
       raise ValueError(f'device_ids: one {id_spellings.COLLIDES}; write each in one spelling')
@@ -174,17 +203,24 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     if self.path.exists():  # What it was before.
       self.path.unlink()
       durable.sync_folder(self.path.parent)
-    with self._transaction() as database:
+    cited = state.units
+    if units != (cited[-1][1] if cited else ''):
+      cited = (*cited, (first, units))
+    next_state = dataclasses.replace(
+      state, num_rounds=first + len(rows), head=head, kinds=frozenset(kinds), units=cited
+    )
+
+    def insert(database: sqlite3.Connection) -> None:
+      self._pending = next_state
       database.executemany('INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)', rows)
-    self.num_rounds, self._chain, self._kinds = first + len(rows), chain, kinds
-    if units != (self.units[-1][1] if self.units else ''):
-      self.units = (*self.units, (first, units))
+
+    self._commit(insert)
     self._mark_rounds()
 
   def _mark_rounds(self) -> None:
     """Says in the mark, durably, which rounds were begun."""
-    if self.num_rounds > self.mark.num_rounds:
-      self.mark.write(num_rounds=self.num_rounds, head=self._chain)
+    if (state := self._state).num_rounds > self.mark.num_rounds:
+      self.mark.write(num_rounds=state.num_rounds, head=state.head)
 
   @durable.one_at_a_time
   def column(self, round_index: int) -> pa.Array:
@@ -210,27 +246,37 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     The same rounds give the same bytes with the same release of pyarrow.
 
     Raises:
-      OSError: if it cannot be written; the ledger can be opened again.
+      OSError: if it cannot be written; the ledger can be opened again, and `close` tries again.
     """
     try:
-      if self._database is not None and self.num_rounds and not self.path.exists():
-        self._write()
+      if self._database is None and self._is_due:
+        self._open()
+      if self._database is not None:
+        self._is_due = True  # Until the file is there.
+        self._rollback()
+        self._mark_rounds()
+        if self.num_rounds and not self.path.exists():
+          self._write()
+        self._is_due = False
     finally:
       self.release()
 
   def release(self) -> None:
     """Lets another process open the ledger, without writing the file."""
-    if self._database is not None:
-      _close(os.getpid(), self._database)
+    try:
+      if self._database is not None:
+        _close(os.getpid(), self._database)
       self._database = None
-    self._held.close()
+      if self.mark is not None:
+        self.mark.drop()
+    finally:
+      if self._held is not None:
+        self._held.close()
 
   def _write(self) -> None:
-    state = ledger_format.State(
-      self._claim, self._run, self.num_rounds, self._chain, units=self.units
-    )
+    state = self._state
     columns = log_tables.with_timestamps(
-      pa.int64() if ledger_format.NUMBERS in self._kinds else pa.string()
+      pa.int64() if ledger_format.NUMBERS in state.kinds else pa.string()
     )
     with log_tables.appending(self.path, columns, state.metadata()) as append:
       for t, second, kind, text in self._rows('SELECT round, second, kind, ids FROM rounds'):
@@ -241,7 +287,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     """Locks the mark, begins the ledger if it is new, and takes over its rounds."""
     marked = ledger_format.mark_of(self.path)
     try:
-      self._held.enter_context(durable.exclusive(marked))
+      self._held = durable.locked(marked)
     except ValueError:
       raise ValueError(
         f'{self.path} is in use by another process, or by this one, which has to close() what uses'
@@ -249,7 +295,6 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       ) from None
     durable.remove_leftovers(self._file.parent)  # Of a log that was being closed.
     self.mark = mark.MarkFile(marked)
-    self._held.callback(self.mark.close)
     if not self._file.exists():
       others = self.path, pathlib.Path(f'{self._file}{ledger_format.WAL}')
       if self.mark.record or any(other.exists() for other in others):
@@ -263,32 +308,34 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       # A database is part of a cycle, and would be closed late.
       weakref.finalize(self, _close, os.getpid(), self._database)
       state = ledger_format.read(self._file, self._database, self.mark.record)
-    self.num_rounds, self._chain, self._kinds = state.num_rounds, state.head, set(state.kinds)
-    self._run, self.units, self.is_sealed = state.run, state.units, state.is_sealed
     if state.claim != self._claim:
-      if self.num_rounds:
+      if state.num_rounds:
         raise claim_json.another_run(self._file, state.claim, self._claim)
-      with self._transaction() as database:
-        ledger_format.write_claim(database, self._claim, self._run)
-    if self.num_rounds > self.mark.num_rounds != state.last_commit:
+      self._commit(lambda database: ledger_format.write_claim(database, self._claim, state.run))
+    self._last, self._pending = dataclasses.replace(state, claim=self._claim), None
+    if state.num_rounds > self.mark.num_rounds != state.last_commit:
       raise refusals.LogError(
         f'{marked}: is older than {self._file.name}, by more than one write; put the newest of both'
         ' back'
       )
     if self.path.exists():
       ledger_format.check_same(
-        self.path, log_tables.stored_metadata(self.path), self._file, state.metadata()
+        self.path, log_tables.stored_metadata(self.path), self._file, self._last.metadata()
       )
     with ledger_format.in_one_line(self._file):
       self._database.execute('PRAGMA wal_checkpoint(TRUNCATE)')  # Into the ledger's own file.
     if self.mark.record is None:
-      self.mark.write(num_rounds=0, head=ledger_format.START, run=self._run)
+      self.mark.write(num_rounds=0, head=ledger_format.START, run=state.run)
     self._mark_rounds()
 
   def _begin(self) -> None:
     """Makes the ledger, which is whole or not there."""
     with durable.replacing(self._file, private=True) as temporary:
-      with contextlib.closing(sqlite3.connect(temporary)) as database, database:
+      with (
+        ledger_format.in_one_line(self._file),
+        contextlib.closing(sqlite3.connect(temporary)) as database,
+        database,
+      ):
         for table in ledger_format.TABLES:
           database.execute(table)
         ledger_format.write_claim(database, self._claim, secrets.token_bytes(16))
@@ -306,19 +353,25 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       raise ValueError(f'{self.path} was closed; open the log again')
     return self._database
 
-  @contextlib.contextmanager
-  def _transaction(self) -> Iterator[sqlite3.Connection]:
-    """Does all of the block durably, or nothing of it."""
+  def _commit(self, change: Callable[[sqlite3.Connection], object]) -> None:
+    """Makes all of a change durably, or nothing of it."""
     database = self._opened()
+    self._rollback()
     with ledger_format.in_one_line(self._file):
       try:
         database.execute('BEGIN IMMEDIATE')
-        yield database
+        change(database)
         database.execute('COMMIT')
       except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-          database.execute('ROLLBACK')
+        self._rollback()
         raise
+
+  def _rollback(self) -> None:
+    """Undoes what no commit has ended, such as a write whose own end was interrupted."""
+    database = self._opened()
+    if database.in_transaction:
+      with contextlib.suppress(sqlite3.Error):
+        database.rollback()
 
   def _rows(self, query: str, *values: int) -> Iterator[tuple]:
     with ledger_format.in_one_line(self._file):
@@ -327,33 +380,12 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
 
 def _close(process: int, database: sqlite3.Connection) -> None:
   if os.getpid() == process:
-    with contextlib.suppress(sqlite3.Error):  # Also if it is closed; the next open finds all.
+    try:
       database.rollback()
+    except sqlite3.Error:  # Also if it is closed; the next open finds all.
+      pass
+    finally:
       database.close()
-
-
-def seal(log: str | os.PathLike[str], head: str) -> None:
-  """Lets no further round be recorded in a log, durably; one without a ledger has none anyway.
-
-  Args:
-    head: chained digest of its rounds, in hexadecimal.
-
-  Raises:
-    ValueError: if a process has it open, and for a log that has other rounds.
-    OSError: if it cannot be written.
-  """
-  file, marked = ledger_format.path_of(log), ledger_format.mark_of(log)
-  if not file.exists():
-    return
-  with durable.exclusive(marked), ledger_format.in_one_line(file):
-    with contextlib.closing(ledger_format.connected(file)) as database:
-      state = ledger_format.read(file, database, mark.read(marked))
-      if state.head.hex() != head:
-        raise refusals.LogError(f'{file}: had further rounds meanwhile; open it again')
-      if not state.is_sealed:
-        database.execute('BEGIN IMMEDIATE')
-        ledger_format.write_claim(database, state.claim, state.run, is_sealed=True)
-        database.execute('COMMIT')
 
 
 def writer_of(path: str | os.PathLike[str]) -> LogWriter | None:

@@ -15,10 +15,7 @@ FIELD_BYTES = 1 << 10
 """Most bytes of a device id in UTF-8."""
 
 LINE_BYTES = 1 << 16
-"""Most bytes of a line of CSV or JSON lines."""
-
-COHORT_BYTES = 1 << 24
-"""Most bytes of a line of JSON lines that holds a list of device ids."""
+"""Most bytes of a line of CSV."""
 
 COLUMNS = 1 << 10
 """Most columns of a file."""

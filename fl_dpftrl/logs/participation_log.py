@@ -27,7 +27,8 @@ from fl_dpftrl.support.files import mark, paths
 from fl_dpftrl.support.text import messages
 
 _OWN_PREFIX, _PARQUET = 'fl_dpftrl.', '.parquet'
-_SUFFIXES = ', '.join(readers.FORMATS)
+_SUFFIXES = ' or '.join(readers.FORMATS)
+_CONVERT = 'docs/write-the-log.md says how other formats become Parquet'
 
 Path = str | os.PathLike[str]
 
@@ -38,7 +39,7 @@ class Shard:
 
   Attributes:
     path: path of the file.
-    metadata: the file's own keys and values, without digests; none for CSV and JSON lines.
+    metadata: the file's own keys and values, without digests; none for CSV.
     num_rounds: rows of noise consumed, if the file states them.
     id_type: type of `device_id`: large_string, int64 or, of a file without devices, null.
     tables: function that yields checked rows in order, some at a time. Its argument is an upper
@@ -251,20 +252,20 @@ def _in_folder(folder: str) -> list[str]:
       continue
     if os.path.isdir(path) and '=' in name:  # KEY=VALUE, a column and its value.
       files += _in_folder(path)
-    elif readers.suffix_of(name) in readers.SUFFIXES and os.path.isfile(path):
+    elif pathlib.PurePath(name).suffix in readers.SUFFIXES and os.path.isfile(path):
       files.append(path)
     else:
       raise refusals.LogError(
         f'{folder}: holds {messages.quoted(name)}, which is no {_SUFFIXES} file; name the'
-        " log's own files, or a folder of nothing else"
+        f" log's own files, or a folder of nothing else; {_CONVERT}"
       )
   return files
 
 
 def _open(source: readers.Source) -> Shard:
   path = source.path
-  if (suffix := readers.suffix_of(path)) not in readers.SUFFIXES:
-    raise refusals.LogError(f'{path}: ends in none of {_SUFFIXES}')
+  if (suffix := pathlib.PurePath(path).suffix) not in readers.SUFFIXES:
+    raise refusals.LogError(f'{path}: must end in {_SUFFIXES}; {_CONVERT}')
   id_type, metadata, names = readers.head(source)
   if suffix in (_PARQUET, ledger_format.SUFFIX):
     _check_beside(path, metadata)

@@ -4,12 +4,12 @@ docs/write-the-log.md says why.
 """
 
 import contextlib
-import gzip
 import hashlib
 import os
+import pathlib
 import stat
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,25 +42,15 @@ class _Reader(Protocol):
     """Yields the file's rows in order, unchecked, as `rows.checked` takes them."""
 
 
-_LINES: dict[str, Callable[..., _Reader]] = {
-  '.csv': lines.Csv,
-  '.tsv': lines.Csv,
-  '.jsonl': lines.JsonRows,
-  '.ndjson': lines.JsonRows,
-  '.json': lines.JsonRows,
+_READERS: dict[str, Callable[..., _Reader]] = {
+  '.parquet': parquet.ParquetReader,
+  '.csv': lines.CsvReader,
 }
-_PARQUET, _GZIP = '.parquet', '.gz'
-FORMATS = (_PARQUET, *_LINES)
-"""Endings of the names of logs, besides those that are packed or still written."""
+FORMATS = tuple(_READERS)
+"""Endings of the names of logs, besides those that are still written."""
 
-SUFFIXES = (*FORMATS, *(suffix + _GZIP for suffix in _LINES), ledger_format.SUFFIX)
+SUFFIXES = (*FORMATS, ledger_format.SUFFIX)
 """Endings of the names of logs."""
-
-
-def suffix_of(path: str) -> str:
-  """Returns the ending of a name that says its format, such as .csv.gz."""
-  stem, suffix = os.path.splitext(path)
-  return os.path.splitext(stem)[1] + suffix if suffix == _GZIP else suffix
 
 
 class Source:
@@ -121,7 +111,7 @@ class Source:
 def head(source: Source) -> tuple[pa.DataType, dict[str, str], list[str]]:
   """Returns the type of a file's device ids, its metadata, and the names of all columns.
 
-  Those of JSON lines are of the first row. LogError if it cannot be read.
+  LogError if it cannot be read.
   """
   with _opened(source) as reader:
     return reader.schema.field('device_id').type, reader.metadata, reader.names
@@ -169,7 +159,7 @@ def _opened(source: Source, num_rounds: int | None = None) -> Iterator[_Reader]:
       yield ledger_reader.Reader(path, num_rounds)
       return
     with source.opened() as file:
-      yield _reader(source, file)
+      yield _READERS[pathlib.PurePath(path).suffix](path, file, source.layout)
   except refusals.LogError:
     raise
   except MemoryError as e:
@@ -179,13 +169,3 @@ def _opened(source: Source, num_rounds: int | None = None) -> Iterator[_Reader]:
     raise refusals.LogError(f'{path}: cannot be read, {e}') from e
   finally:
     limits.grant_time(limits.COUNT_CPU_SECONDS)
-
-
-def _reader(source: Source, file: BinaryIO) -> _Reader:
-  """Opens a file in the format that its name says."""
-  suffix = suffix_of(source.path)
-  if suffix == _PARQUET:
-    return parquet.ParquetReader(source.path, file, source.layout)
-  if suffix.endswith(_GZIP):
-    file = cast(BinaryIO, gzip.GzipFile(fileobj=file))
-  return _LINES[suffix.removesuffix(_GZIP)](source.path, file, source.layout)

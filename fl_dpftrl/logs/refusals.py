@@ -16,10 +16,6 @@ class LogError(ValueError):
     super().__init__(messages.one_line(message))
 
 
-class MissingColumnError(LogError):
-  """A file that lacks a column."""
-
-
 def check_names(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
   """Raises LogError unless each wanted column is there once."""
   if len(names) > limits.COLUMNS:
@@ -28,7 +24,7 @@ def check_names(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
     if names.count(name) != 1:
       how = 'no' if name not in names else 'more than one'
       shown = ', '.join(messages.quoted(n) for n in names[:8])
-      raise (MissingColumnError if how == 'no' else LogError)(
+      raise LogError(
         f'{path}: has {how} column {name!r}; its columns are {shown}'
         + (f' and {len(names) - 8} more' if len(names) > 8 else '')
         + (f'; say which it is: columns={name}=NAME' if name in ('round', 'device_id') else '')
@@ -38,4 +34,4 @@ def check_names(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
 def renamed(error: LogError, name: str, actual_name: str) -> LogError:
   """Returns an error with another name of its column, whose marks no flag changes."""
   text = re.sub(rf'((?:, row \d+)?: (?:has no )?){name}\b', rf'\1{actual_name}', str(error))
-  return type(error)(text.removesuffix(MARK_HINT))
+  return LogError(text.removesuffix(MARK_HINT))

@@ -2,9 +2,8 @@
 
 A table has the columns `device_id`, `unit_id` and `from_round`, and its rows are only appended to.
 A device may have several owners; it has one before its first round. A row of `from_round` t says
-that the device held nothing of that unit before round t, and is there before round t begins. With a
-column `until_round`, a row ends: the unit may be a person's data of one week, if an update uses
-only data of the units that own the device in its round.
+that the device held nothing of that unit before round t, and is there before round t begins; it
+never ends.
 
 Each round of a log cites the table as it was: how many rows, and their digest. Whoever has a later
 table can tell from that whether rows were changed, or added after their rounds.
@@ -26,8 +25,7 @@ from fl_dpftrl.logs import id_spellings, layouts, limits, participation_log, ref
 from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 
-DEVICE_ID, UNIT_ID = 'device_id', 'unit_id'
-FROM_ROUND, UNTIL_ROUND = 'from_round', 'until_round'
+DEVICE_ID, UNIT_ID, FROM_ROUND = 'device_id', 'unit_id', 'from_round'
 _PART_ROWS = 1 << 20
 _CITATION = re.compile('([1-9][0-9]{0,17}):([0-9a-f]{64})')
 
@@ -41,24 +39,17 @@ class UnitTable:
     device_ids: text or int64, shape [num_rows].
     unit_ids: text or int64, shape [num_rows].
     from_rounds: int64, shape [num_rows].
-    until_rounds: first rounds in which a row no longer holds, int64, shape [num_rows]; None where
-      no row ends.
 
   Raises:
-    LogError: for a row that is there twice, one that ends before it begins, and ids that are one
-      number in two notations.
+    LogError: for a row that is there twice, and ids that are one number in two notations.
   """
 
   path: str
   device_ids: pa.Array
   unit_ids: pa.Array
   from_rounds: np.ndarray
-  until_rounds: np.ndarray | None = None
 
   def __post_init__(self):
-    ends = self.from_rounds + 1 if self.until_rounds is None else self.until_rounds
-    if (early := np.flatnonzero(ends <= self.from_rounds)).size:
-      raise refusals.LogError(f'{self.path}, row {early[0] + 1}: must end after it begins')
     devices, owners = self._devices.indices.to_numpy(), self._units.indices.to_numpy()
     pairs = devices.astype(np.int64) * (1 + owners.max(initial=0)) + owners
     order = np.argsort(pairs, kind='stable')
@@ -86,11 +77,6 @@ class UnitTable:
   def id_type(self) -> pa.DataType:
     """Type of the ids of units."""
     return self.unit_ids.type
-
-  @property
-  def ends(self) -> bool:
-    """True where rows end."""
-    return self.until_rounds is not None
 
   @functools.cached_property
   def _devices(self) -> pa.DictionaryArray:
@@ -148,8 +134,6 @@ class UnitTable:
     which = rows[np.repeat(begins, counts) + shift]
     t = np.broadcast_to(rounds, numbers.shape)[pairs]
     holds = self.from_rounds[which] <= t
-    if self.until_rounds is not None:
-      holds &= t < self.until_rounds[which]
     return pairs[holds], self._units.indices.to_numpy()[which[holds]].astype(np.int64)
 
   @functools.cached_property
@@ -192,11 +176,8 @@ class UnitTable:
       pq.write_table(pa.table(columns), temporary)
 
   def _columns(self, first_round: int = 0) -> dict[str, pa.Array]:
-    columns = {DEVICE_ID: self.device_ids, UNIT_ID: self.unit_ids}
-    columns[FROM_ROUND] = pa.array(self.from_rounds + first_round)
-    if self.until_rounds is not None:
-      columns[UNTIL_ROUND] = pa.array(self.until_rounds + first_round)
-    return columns
+    rounds = pa.array(self.from_rounds + first_round)
+    return {DEVICE_ID: self.device_ids, UNIT_ID: self.unit_ids, FROM_ROUND: rounds}
 
   def _digest(self, num_rows: int) -> str:
     digest = hashlib.sha256(f'{self.device_ids.type} {self.unit_ids.type}\n'.encode())
@@ -214,15 +195,15 @@ Given = UnitTable | Files
 
 
 def opened(units: Given, first_round: int = 0) -> UnitTable:
-  """Returns a table from Parquet, CSV or JSON lines, in the order of files and rows.
+  """Returns a table from Parquet or CSV, in the order of files and rows.
 
   Args:
     units: the table, or its files.
     first_round: number of the first round in its column `from_round`.
 
   Raises:
-    LogError: for a file that cannot be read, a row that lacks a value or breaks the rule of ids,
-      and one that is there twice.
+    LogError: for a file that cannot be read or says when rows end, a row that lacks a value or
+      breaks the rule of ids, and one that is there twice.
     ValueError: for a table that was opened before, with another number of the first round.
   """
   if isinstance(units, UnitTable):
@@ -233,34 +214,27 @@ def opened(units: Given, first_round: int = 0) -> UnitTable:
     return units
   devices, rounds, log = _column(units, DEVICE_ID, first_round)
   owners, _, owned = _column(units, UNIT_ID, first_round)
-  ends, again = None, owned
-  try:
-    _, ends, again = _column(units, DEVICE_ID, first_round, UNTIL_ROUND)
-  except refusals.MissingColumnError:
-    if UNTIL_ROUND in map(str.lower, log.unused_columns):  # In some files, or spelled otherwise.
-      raise
   shown = os.fspath(units) if isinstance(units, (str, os.PathLike)) else os.fspath(units[0])
-  if not again.files() == owned.files() == log.files():
+  if 'until_round' in map(str.lower, log.unused_columns):
+    raise refusals.LogError(f'{shown}: has a column until_round, and no row ends: leave it out')
+  if owned.files() != log.files():
     raise refusals.LogError(f'{shown}: was changed while it was read; read it again')
   if len(devices) != len(owners):
     raise refusals.LogError(f'{shown}: has lists of ids; a row has one {DEVICE_ID} and {UNIT_ID}')
-  return UnitTable(shown, devices, owners, rounds, ends)
+  return UnitTable(shown, devices, owners, rounds)
 
 
 def _column(
-  units: Files, name: str, first_round: int, round_name: str = FROM_ROUND
+  units: Files, name: str, first_round: int
 ) -> tuple[pa.Array, np.ndarray, participation_log.Log]:
   """Returns a column of ids, the rounds beside it, and both as a log, as which all is checked."""
-  layout = layouts.Layout(round_name, name, first_round)
+  layout = layouts.Layout(FROM_ROUND, name, first_round)
   try:
     log = participation_log.read_log(units, num_rounds=limits.ROUNDS, layout=layout)
     tables = [table.select(['round', 'device_id']) for table in log.tables()]
   except refusals.LogError as error:
-    error = refusals.renamed(refusals.renamed(error, 'round', round_name), 'device_id', name)
-    text = str(error)
-    if re.search(rf"has no {UNTIL_ROUND}$|{UNTIL_ROUND} must be .*, got ''$", text):
-      text += f'; a row that does not end has {limits.ROUNDS - 1}'
-    raise type(error)(text) from error
+    error = refusals.renamed(refusals.renamed(error, 'round', FROM_ROUND), 'device_id', name)
+    raise error from None
   if not tables:
     raise refusals.LogError(f'{log.shards[0].path}: has no row')
   table = pa.concat_tables(tables)

@@ -16,7 +16,7 @@ LAST_ROW = 2**20
 """Rows of noise of a stream without an end, if no other number is stated."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Schema:
   """Numbers of (k, b)-min-sep participation: at most k rounds, at least b apart.
 
@@ -32,6 +32,7 @@ class Schema:
   Source: Choquette-Choo et al. 2023 (BandMF), section 2, "b-min-sep".
   """
 
+  name: ClassVar[str] = 'MinSep'
   separation: ClassVar[str] = 'min'
   apart: ClassVar[str] = 'at least'
   num_rounds: Any  # An int, or None.
@@ -47,6 +48,18 @@ class Schema:
     for name in ('num_rounds', 'max_participations', 'min_sep'):
       if getattr(self, name) is not None or name == 'min_sep':
         checks.keep(self, checks.whole, name)
+
+  def __eq__(self, other: object) -> bool:
+    """Returns True for the same numbers and patterns, also of a participation of them."""
+    return isinstance(other, Schema) and self._identity == other._identity
+
+  def __hash__(self) -> int:
+    return hash(self._identity)
+
+  @property
+  def _identity(self) -> tuple[Any, ...]:
+    pattern: Any = type(self) if self.is_own else self.separation
+    return pattern, self.num_rounds, self.min_sep, self.max_participations
 
   @property
   def num_rows(self) -> int:
@@ -109,6 +122,7 @@ class Fixed(Schema):
   Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorisation).
   """
 
+  name: ClassVar[str] = 'FixedSeparation'
   separation: ClassVar[str] = 'fixed'
   apart: ClassVar[str] = 'exactly'
 

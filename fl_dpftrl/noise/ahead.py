@@ -1,13 +1,15 @@
 """Rows that are made ahead of time or when they are needed, and the sources that they come from."""
 
+import contextlib
 import functools
 import mmap
 import os
 import sys
 import threading
 import time
+import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any, NamedTuple, cast
 
@@ -54,6 +56,8 @@ class Abandoned(Exception):
 class LocalSource(Source):
   """Makes noise rows with a `RowMaker`, including rows before its current one.
 
+  Nothing depends on snapshots: where one cannot be written, a warning says so once.
+
   Args:
     folder: for snapshots, of the source only; None for none.
     snapshot_rows: number of rows from one snapshot to the next.
@@ -65,6 +69,7 @@ class LocalSource(Source):
     self._new_maker = functools.partial(integer_rows.RowMaker, **recipe)
     self._maker: integer_rows.RowMaker | None = None
     self._snapshots: snapshots.Snapshots | None = None
+    self._has_warned = False
 
   def make(self, row: int, out: np.ndarray, used: int) -> Made:
     maker = self._maker
@@ -76,20 +81,35 @@ class LocalSource(Source):
       if not maker.versions:  # Without buffers, any row can be the first.
         maker.restore(row, [])
       elif self._folder is not None:
-        self._snapshots = snapshots.Snapshots(self._folder, maker)
-        self._snapshots.load(row)
+        with self._warning_once():
+          self._snapshots = snapshots.Snapshots(self._folder, maker)
+          self._snapshots.load(row)
       self._maker = maker
     while True:
       if self._is_abandoned:
         raise Abandoned
       t = maker.row
       if self._snapshots is not None and t and t % self._snapshot_rows == 0:
-        self._snapshots.save()
-        self._snapshots.keep(used)
+        with self._warning_once():
+          self._snapshots.save()
+          self._snapshots.keep(used)
       previous_trail = maker.trail
       norm = maker.make(out)
       if t == row:
         return Made(norm, previous_trail, maker.trail)
+
+  @contextlib.contextmanager
+  def _warning_once(self) -> Iterator[None]:
+    try:
+      yield
+    except OSError as error:
+      if not self._has_warned:
+        self._has_warned = True
+        warnings.warn(
+          f'no snapshot of noise can be kept in {self._folder} ({error.strerror or error}): the'
+          ' next start makes more rows again',
+          stacklevel=2,
+        )
 
   def close(self) -> None:
     if self._maker is not None:
@@ -159,8 +179,11 @@ class Rows:
     if previous and self._begun == row and not (previous.done() and previous.exception()):
       return previous
     future: futures.Future[_Row] = futures.Future()
+    turn = threading.Lock()  # Whoever gets it decides whether the row is made.
 
     def run():
+      if not turn.acquire(blocking=False):
+        return
       if not here:
         _stand_back()
       if previous:
@@ -172,10 +195,17 @@ class Rows:
           raise
         future.set_exception(error)
 
+    if not here:
+      try:
+        threading.Thread(target=run, name='noise', daemon=True).start()
+      except RuntimeError:  # There can be no more threads.
+        here = True
+      except BaseException:  # An interrupt, before or after the thread was started.
+        if not turn.acquire(blocking=False):
+          self._begun, self._future = row, future  # No other may use the source meanwhile.
+        raise
     if here:
       run()
-    else:
-      threading.Thread(target=run, name='noise', daemon=True).start()
     self._begun, self._future = row, future  # Only now: what never started would never end.
     return future
 

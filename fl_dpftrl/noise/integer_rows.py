@@ -1,6 +1,7 @@
 """Makes the rows of N·Z in integers one after the other, on all cores, in place."""
 
 import concurrent.futures
+import errno
 import json
 import math
 import os
@@ -95,7 +96,11 @@ class RowMaker:
     work = lambda start: self._work(step, start, slice(start, min(start + length, self.size)), out)
     starts = range(0, self.size, length)
     is_small = self._threads == 1 or len(starts) == 1
-    sums = list(map(work, starts) if is_small else self._pool.map(work, starts))
+    try:
+      parts = map(work, starts) if is_small else self._pool.map(work, starts)
+    except RuntimeError as error:
+      raise OSError(errno.EAGAIN, f'{error} for a row of noise: raise ulimit -u') from error
+    sums = list(parts)
     if self.versions:
       self.trail = (self.trail * _FACTOR + sum(sums)) % 2**64
     for buffer in step.written:

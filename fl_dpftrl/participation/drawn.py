@@ -30,8 +30,8 @@ Problems = list[tuple[schemas.Schema, dict[str, int]]]
 """Schemas, each with the sizes of a mechanism by keyword."""
 
 _NO_LOG_SHOWS = (
-  'that it was drawn so, in secret and whatever the data, no log shows: what this one has'
-  ' does not contradict it, a check that only gross deviations fail'
+  'that it was drawn so, in secret and whatever the data, no log shows: this one has nothing that'
+  ' such draws rule out, however improbable they make it'
 )
 _LOG_IS_SECRET = (
   'the log, which tells whose examples were drawn, is as secret as the draws, and so is what was'

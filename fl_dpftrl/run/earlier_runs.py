@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import keys, ledgers
+from fl_dpftrl.logs import keys, sealing
 from fl_dpftrl.participation.counts import meter
 from fl_dpftrl.participation.rules import loss_budgets
 from fl_dpftrl.prove.replaying import counting, device_tallies, opened_runs, replays
@@ -71,7 +71,7 @@ def seal(runs: Sequence[opened_runs.RecordedRun]) -> None:
   """Lets no round follow in earlier runs, as a later one counts what they lost so far; durably."""
   for run in runs:
     for shard in run.log.shards:
-      ledgers.seal(shard.path, run.log.metadata[keys.CHAIN_KEY])
+      sealing.seal(shard.path, run.log.metadata[keys.CHAIN_KEY])
 
 
 def _losses(

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import id_columns, ledgers, unit_tables
+from fl_dpftrl.logs import id_columns, ledgers, sealing, unit_tables
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.participation.accounting import adjacencies, guarantees
 from fl_dpftrl.participation.rules import loss_budgets, per_units
@@ -117,12 +117,13 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       raise ValueError('units, a table, and a PerUnit participation need each other')
     if units is not None and runs:
       raise ValueError('earlier runs are charged to devices, and not to units that own them')
-    self.units = None if units is None else unit_tables.opened(units)
+    table = None if units is None else unit_tables.opened(units)
+    self._tables: list[unit_tables.UnitTable] = []  # Of units; the gate reads the last one, too.
     self.log = ledgers.LogWriter(log, self.claim)
     try:
       earlier_runs.seal(runs)
-      if self.units is not None:
-        self._take_units(self.units)
+      if table is not None:
+        self._take_units(table)
       self._num_followed = -1  # Rounds of the log that the gate has; −1 while that is in doubt.
       self._follow_log()
     except BaseException:
@@ -134,7 +135,10 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     return messages.one_line(text, 120)
 
   def __exit__(self, *unused) -> None:
-    self.close()
+    try:
+      self.close()
+    finally:
+      self.log.release()  # If an interrupt kept `close` from it.
 
   @property
   def num_rounds(self) -> int:
@@ -180,16 +184,17 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     table.check_cited([(0, self.units.citation)], self.num_rounds)
     self._take_units(table)
 
+  @property
+  def units(self) -> unit_tables.UnitTable | None:
+    """The table of units; None for a run without one."""
+    return self._tables[-1] if self._tables else None
+
   def _take_units(self, table: unit_tables.UnitTable) -> None:
     table.check_cited(self.log.units, self.num_rounds)
-    if table.ends and self.claim.answers.unit == per_units.PerUnit.name:
-      raise ValueError(
-        f'units: a unit that ends is no {per_units.PerUnit.name}; give PerUnit another name, such'
-        " as 'week of a person'"
-      )
-    self.units = table
+    tables = self._tables
     if isinstance(self.gate, per_units.UnitGate):
-      self.gate.owners = lambda device_ids, t: table.owners(id_columns.column(device_ids), t)
+      self.gate.owners = lambda device_ids, t: tables[-1].owners(id_columns.column(device_ids), t)
+    tables.append(table)  # One step: devices are admitted by the table that their round cites.
 
   @property
   def _citation(self) -> str:
@@ -222,7 +227,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     self, t: int, device_ids: id_columns.Ids, at_most: int | None
   ) -> admission.Admission:
     if self.log.is_sealed:
-      raise BudgetSpentError(f'round {t} may not follow: {ledgers.SEALED}')
+      raise BudgetSpentError(f'round {t} may not follow: {sealing.SEALED}')
     if self._planned is not None and t >= self._planned:
       raise BudgetSpentError(f'round {t} is beyond the {self._planned} rounds that there are')
     if self._budget is not None and t >= self._budget.max_rounds:
@@ -334,7 +339,10 @@ class Guard(contextlib.AbstractContextManager['Guard']):
         self._record(self.log.column(t))
 
   def close(self) -> None:
-    """Writes the log as one Parquet file; nothing can be admitted then."""
+    """Writes the log as one Parquet file; nothing can be admitted then.
+
+    If the file cannot be written, the log is let go all the same, and `close` tries again.
+    """
     self.log.close()
 
   def _check_row(self, row: int) -> None:

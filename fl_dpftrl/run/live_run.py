@@ -82,7 +82,10 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     return self
 
   def __exit__(self, *unused: Any) -> None:
-    self.close()
+    try:
+      self.close()
+    finally:
+      self.guard.log.release()  # If an interrupt kept `close` from it.
 
   @property
   def identity(self) -> str:

@@ -1,23 +1,21 @@
 """Rows of correlated noise, each given out once, whatever happens to the process."""
 
 import contextlib
+import functools
 import os
-import struct
-import zlib
+from collections.abc import Callable
 
 import numpy as np
 
 from fl_dpftrl.mechanisms import lattice, schemas
 from fl_dpftrl.mechanisms.files import documents, files
-from fl_dpftrl.noise import ahead, integer_rows, normals
+from fl_dpftrl.noise import ahead, integer_rows, normals, trails
 from fl_dpftrl.run import guards
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import durable, mark, paths
 
 _FORMAT = 1
-_SECRET_NAME, _MARK_NAME, _TRAIL_NAME, _LOCK_NAME = 'secret.json', 'used', 'trail', 'lock'
-# The row after one that was given out, what the rows up to it add up to, and a checksum.
-_TRAIL = struct.Struct('<qQI')
+_SECRET_NAME, _MARK_NAME, _LOCK_NAME = 'secret.json', 'used', 'lock'
 # Fewest and most rows from one snapshot to the next, and their coordinates between these.
 _SNAPSHOT_ROWS, _MOST_SNAPSHOT_ROWS, _SMALL_ROWS = 64, 1024, 1 << 21
 # Most nanoseconds for which a process may have been held up before it was killed.
@@ -79,9 +77,8 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
     self.size = checks.whole(size=size)
     self._strategy, self._folder = strategy, paths.local(folder)
     self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    self._lock = contextlib.ExitStack()  # Until `close`.
     try:
-      self._lock.enter_context(durable.exclusive(self._folder / _LOCK_NAME))
+      self._held = durable.locked(self._folder / _LOCK_NAME)  # Until `close`.
     except ValueError:
       raise ValueError(
         f'{self._folder} is in use by another process, or by this one, which has to close() what'
@@ -91,7 +88,8 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
     self._is_shared, self._mark = begun is not None, begun
     self._trail = -1  # Descriptor of its file.
     self._next, self._is_checked = 0, False  # Whether this machine makes the rows given out.
-    self._rows = ahead.Rows(self._source, size, self.max_rows)
+    source = self._source()
+    self._rows = ahead.Rows(lambda seed: source(seed=seed), size, self.max_rows)
     try:
       durable.remove_leftovers(self._folder)
       self._seed = self._secret(noise_seed)
@@ -102,7 +100,10 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
       raise
 
   def __exit__(self, *unused) -> None:
-    self.close()
+    try:
+      self.close()
+    finally:
+      self.close()  # If an interrupt ended the first early.
 
   @property
   def max_rows(self) -> int:
@@ -137,7 +138,7 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
       values, made = self._rows.row(self._seed, t)
       self._use(t + 1)
       # Without a sync: only a loss of power leaves an earlier row's.
-      os.pwrite(self._trail, _packed(t + 1, made.after), 0)
+      os.pwrite(self._trail, trails.packed(t + 1, made.after), 0)
       return values
 
   def prepare(self, *, now: bool = False) -> None:
@@ -154,15 +155,17 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
 
   def close(self) -> None:
     """Lets another process use the folder."""
-    if os.getpid() == self._process:  # A fork has no thread that makes rows.
-      self._rows.close()
-    if self._mark is not None and not self._is_shared:
-      self._mark.close()
-    self._mark = None
-    if self._trail >= 0:
-      os.close(self._trail)
-      self._trail = -1
-    self._lock.close()
+    try:
+      if os.getpid() == self._process:  # A fork has no thread that makes rows.
+        self._rows.close()
+    finally:
+      opened, self._mark = self._mark, None
+      if opened is not None and not self._is_shared:
+        opened.close()
+      trail, self._trail = self._trail, -1
+      if trail >= 0:
+        os.close(trail)
+      self._held.close()
 
   def _opened(self) -> mark.MarkFile:
     if self._mark is None:
@@ -192,23 +195,20 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
 
   def _read_trail(self) -> tuple[int, int]:
     """Returns a row after one that was given out, and what the rows before it add up to."""
-    path = self._folder / _TRAIL_NAME
-    try:
+    path, trail = self._folder / trails.NAME, None
+    with contextlib.suppress(FileNotFoundError):
       self._trail = os.open(path, os.O_RDWR)
-      content = os.pread(self._trail, _TRAIL.size, 0)
-      row, trail, _ = _TRAIL.unpack(content)
-    except (FileNotFoundError, struct.error):
-      row, trail, content = -1, 0, b''
-    if row < 0 or content != _packed(row, trail):
+      trail = trails.unpacked(os.pread(self._trail, trails.SIZE, 0))
+    if trail is None:
       raise mark.LostStateError(
         f'{path} is gone or damaged, which alone says which rows were made; name another folder'
       )
-    if row > self._opened().num_rounds:
+    if trail[0] > self._opened().num_rounds:
       raise mark.LostStateError(
-        f'{self._folder} was put back from a backup in part: row {row - 1} was given out, and would'
-        ' repeat; name another folder'
+        f'{self._folder} was put back from a backup in part: row {trail[0] - 1} was given out,'
+        ' and would repeat; name another folder'
       )
-    return row, trail
+    return trail
 
   def _secret(self, noise_seed: int | None) -> bytes:
     """Returns the seed, which is made with the folder; opens the mark beside it."""
@@ -228,7 +228,7 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
         )
       if not self._is_shared:  # Before there is a seed: a mark that is gone was there.
         self._mark.write(num_rounds=0)
-      durable.write_durably(self._folder / _TRAIL_NAME, _packed(0, 0), private=True)
+      durable.write_durably(self._folder / trails.NAME, trails.packed(0, 0), private=True)
       durable.sync_names(self._folder)
       seed = normals.system_seed() if noise_seed is None else normals.fixed_seed(noise_seed)
       durable.write(secret, {'seed': seed.hex(), **facts})
@@ -277,17 +277,13 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
         ' moved=True'
       )
 
-  def _source(self, seed: bytes) -> ahead.Source:
-    return ahead.LocalSource(
+  def _source(self) -> Callable[..., ahead.Source]:
+    """Returns what makes a source, and does not hold these rows: dropped, they let go at once."""
+    return functools.partial(
+      ahead.LocalSource,
       self._folder,
       max(_SNAPSHOT_ROWS, min(_MOST_SNAPSHOT_ROWS, _SMALL_ROWS // self.size)),
       strategy=self._strategy,
       size=self.size,
-      seed=seed,
       num_rounds=self.max_rows,
     )
-
-
-def _packed(row: int, trail: int) -> bytes:
-  content = _TRAIL.pack(row, trail, 0)[:-4]
-  return content + struct.pack('<I', zlib.crc32(content))

@@ -92,9 +92,8 @@ class PrivateAggregator(live_run.LiveRun):
       report_goal: updates that a round needs, the fixed divisor of the sum.
       folder: made where it does not exist.
       participation: schema that devices keep to; rounds with others are refused. Or the scheme by
-        which batches of examples are drawn in secret, for training in one place: ε is then that of
-        the scheme, where the log does not contradict it, and a round may have fewer updates than
-        the report goal. None for no limit.
+        which batches are drawn in secret, for training in one place: ε is then that of the scheme,
+        where the log does not contradict it, and rounds may have few updates. None for no limit.
       max_epsilon: privacy budget of this folder by the schema: rounds that would pass it are
         refused. None for no limit. Another folder with the same devices spends more.
       delta: δ of the budget, and of `privacy_loss` and `statement` where they are given none.
@@ -153,7 +152,8 @@ class PrivateAggregator(live_run.LiveRun):
       earlier=earlier,
       setting=settings.Setting(zeroing_norm=self.zeroing_norm),
     )
-    self._lock, self._is_closed = durable.ThreadLock(self.folder), False  # Of rounds that begin.
+    self._lock = durable.ThreadLock(self.folder)  # Of rounds that begin.
+    self._is_closed = self._is_ended = False  # For rounds; and for observers, with its files.
     self._open: private_round.Round | None = None
     with contextlib.ExitStack() as undo:
       undo.callback(self.guard.log.release)
@@ -173,6 +173,12 @@ class PrivateAggregator(live_run.LiveRun):
     noise = f'noise_multiplier={self.noise_multiplier:g}{self._released.price}'
     text = f'{noise}, round {self.next_round} of {self.max_rounds}, {self.folder})'
     return messages.one_line(f'PrivateAggregator({self.strategy.family}, {text}', 120)
+
+  def __exit__(self, *unused: Any) -> None:
+    try:
+      self.close()
+    finally:
+      self.close()  # If an interrupt ended the first early.
 
   @property
   def max_rounds(self) -> int:
@@ -217,9 +223,8 @@ class PrivateAggregator(live_run.LiveRun):
       ValueError: for at_least below 1 or beside sampling; when the block is entered, for malformed
         ids, fewer than the updates needed, a device twice, and devices that may not take part by
         schema or bin, whom `admissible` leaves out; nothing has changed then.
-      BudgetSpentError: when the block is entered, if the round would pass the budget, or the rounds
-        that there are.
-      OSError: when the block is entered, if the log cannot be written; nothing has changed then.
+      BudgetSpentError, OSError: when the block is entered, if the round would pass the budget or
+        the rounds that there are, or the log cannot be written; nothing has changed then.
     """
     return private_round.Round(self, device_ids, self._least(at_least))
 
@@ -234,8 +239,8 @@ class PrivateAggregator(live_run.LiveRun):
           model = step(model, round_.mean)
 
     Cohorts are recorded durably, and their rows of noise marked as used, `reserve` rounds at a
-    time, which costs as much as one. All of them took part then: if the process is killed or the
-    loop ends, the rounds that were reserved and not computed are used up, and release nothing.
+    time, which costs as much as one. All of them took part then: rounds that were reserved and not
+    computed, as where the loop ends, are used up and release nothing.
 
     Args:
       cohorts: device ids of each round, as `round` takes them.
@@ -247,11 +252,9 @@ class PrivateAggregator(live_run.LiveRun):
         recorded together, and nothing has changed then.
     """
     reserve, least = checks.whole(reserve=reserve), self._least(at_least)
-    cohorts = iter(cohorts)
     # Up to the last round; one beyond it is refused.
-    while some := list(
-      itertools.islice(cohorts, min(reserve, max(1, self.max_rounds - self.next_round)))
-    ):
+    cohorts, room = iter(cohorts), lambda: max(1, self.max_rounds - self.next_round)
+    while some := list(itertools.islice(cohorts, min(reserve, room()))):
       with self._lock:
         admitted = self._admitted(some, least)
       for each in admitted:
@@ -264,18 +267,26 @@ class PrivateAggregator(live_run.LiveRun):
   def close(self) -> None:
     """Turns the log into one Parquet file, and lets another process use the folder.
 
-    A round that is open has failed then.
+    A round that is open has failed then. If the file cannot be written, the folder is let go all
+    the same, and `close` tries again.
     """
-    if self._is_closed:
+    if self._is_ended:
       return
-    if self._open is not None:
-      with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
-        self._open.fail()
-    with self._lock:
-      self._is_closed = True
-      super().close()
-    self._rows.close()
-    self._table.close()
+    self._is_closed = True
+    try:
+      if self._open is not None:
+        with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
+          self._open.fail()
+    finally:
+      try:
+        with self._lock:
+          super().close()
+      finally:
+        try:
+          self._rows.close()
+        finally:
+          self._table.close()
+    self._is_ended = True
     self._observers.end(self)
 
   def _least(self, at_least: int | None) -> int:

@@ -50,13 +50,13 @@ class Round:
     return self.begin()
 
   def __exit__(self, kind: type | None, error: BaseException | None, *unused) -> None:
-    if not self.is_open:  # It failed before, as the aggregator was closed.
-      return
-    if kind is None:
-      self.end()
-      return
-    with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
-      self.fail(error)
+    try:
+      if kind is None and self.is_open:  # It failed before if the aggregator was closed.
+        self.end()
+    finally:  # An interrupt may have kept `end` from it.
+      if self.is_open:
+        with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
+          self.fail(error)
 
   def begin(self) -> 'Round':
     """Admits the devices and records them durably, for loops in which no block can span a round.
@@ -64,6 +64,16 @@ class Round:
     Raises:
       ValueError, BudgetSpentError, OSError: see `PrivateAggregator.round`.
     """
+    try:
+      self._begin()
+      self._aggregator._observers.begin(self._aggregator, self.index)
+      return self
+    except BaseException as error:  # No `__exit__` follows.
+      if self.is_open:
+        self.fail(error)
+      raise
+
+  def _begin(self) -> None:
     aggregator = self._aggregator
     with aggregator._lock:
       if self._was_entered:
@@ -78,13 +88,7 @@ class Round:
       self._was_entered = True
       self.clip_norm = aggregator.clip_norm
       aggregator._sum.begin(self.clip_norm)
-      aggregator._open, self.is_open = self, True
-    try:
-      aggregator._observers.begin(aggregator, self.index)
-    except BaseException as error:  # No block follows that would end it.
-      self.fail(error)
-      raise
-    return self
+      self.is_open, aggregator._open = True, self  # In this order: who is open can be failed.
 
   def end(self) -> None:
     """Marks the row of noise as used, durably, and makes the mean.
@@ -248,9 +252,9 @@ class Round:
       with self._lock:
         if not self.is_open:
           raise ValueError('the round is not open')
-        self.is_open = False
-        unlocked.callback(lambda: self._observe(error))
         try:
+          self.is_open = False
+          unlocked.callback(lambda: self._observe(error))
           yield
         except Exception as raised:
           error = raised

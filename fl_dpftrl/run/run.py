@@ -96,21 +96,25 @@ class Run(live_run.LiveRun):
       RepeatedRowError: when the block is entered, for a row that was given out before.
       OSError: when the block is entered, if the cohort cannot be recorded; nothing has changed.
     """
-    with self._lock:
-      if self._is_closed:
-        raise ValueError('the run is closed; open it again to go on')
-      if self._open is not None:
-        raise ValueError(f'round {self._open} is still open')
-      with self._watching.failing(self, self.next_round):
-        admitted = self.guard.admit(candidates, at_most=at_most, row=row, timestamp=timestamp)
-      self._open = t = admitted.round_index
-    self._watching.begin(self, t)
+    is_ready, raised = False, None
     try:
+      with self._lock:
+        if self._is_closed:
+          raise ValueError('the run is closed; open it again to go on')
+        if self._open is not None:
+          raise ValueError(f'round {self._open} is still open')
+        is_ready = True
+        with self._watching.failing(self, self.next_round):
+          admitted = self.guard.admit(candidates, at_most=at_most, row=row, timestamp=timestamp)
+        self._open = t = admitted.round_index
+      self._watching.begin(self, t)
       yield AdmittedRound(admitted, functools.partial(self._release, t))
     except BaseException as error:
-      self._fail(t, error)
+      raised = error
       raise
-    self._fail(t)
+    finally:
+      if is_ready:
+        self._fail(self._open, raised)
 
   def _release(self, t: int, measurements: Mapping[str, Any]) -> None:
     with self._lock:
@@ -119,10 +123,10 @@ class Run(live_run.LiveRun):
       self._open = None
     self._watching.released(self, t, measurements)
 
-  def _fail(self, t: int, error: BaseException | None = None) -> None:
-    """Ends a round that released nothing; does nothing for another."""
+  def _fail(self, t: int | None, error: BaseException | None = None) -> None:
+    """Ends a round that is open and released nothing; does nothing for None and for another."""
     with self._lock:
-      if self._open != t:
+      if t is None or self._open != t:
         return
       self._open = None
     self._watching.end(self, t, error)

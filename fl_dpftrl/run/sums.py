@@ -97,7 +97,7 @@ class Sum:
       pieces += [(array, s, min(s + _PIECE, size), first + s) for s in range(0, size, _PIECE)]
       first += size
     count = len(arrays[0])
-    squares, largest = np.zeros((2, len(pieces), count))
+    squares, largest, added = np.zeros((3, len(pieces), count))
     self._spread(
       lambda i: loops.measure(*pieces[i], self._is_zeroing, squares[i], largest[i]), pieces
     )
@@ -106,9 +106,8 @@ class Sum:
       squares, largest, self._scale / shrunk, self._longest, self._clip_norm * shrunk,
       self._zeroing_norm * shrunk, scales, codes,
     )  # fmt: skip
-    added = np.zeros((len(pieces), count))
     self._spread(lambda i: loops.add(*pieces[i], scales, self.total, added[i]), pieces)
-    if (added.sum(axis=0) > self._unit.most_square).any():
+    if loops.longest(added) > self._unit.most_square:
       raise ValueError(
         'an update was changed while it was added; add arrays that nobody else writes'
       )

@@ -60,7 +60,7 @@ class Mechanism:
 
   @property
   def identity(self) -> str:
-    """What tells it from another mechanism of the same label in a folder."""
+    """Name and objective, by which a folder tells mechanisms of one label apart."""
     name = self.mechanism
     if not isinstance(name, str):
       name = f'{name.family} {documents.strategy_digest(name)}'

@@ -79,16 +79,14 @@ ROWS = [
 
 
 def log_case(folder, seed):
-  """A damaged log in Parquet, CSV or JSON lines."""
-  suffix = ('.parquet', '.csv', '.jsonl')[seed % 3]
+  """A damaged log in Parquet or CSV."""
+  suffix = ('.parquet', '.csv')[seed % 2]
   path, (rounds, ids) = folder / f'log{suffix}', zip(*ROWS)
   if suffix == '.parquet':
     times = [1767225600 + 60 * t for t in rounds]
     log_tables.write_log(path, rounds=rounds, device_ids=ids, num_rounds=12, timestamps=times)
-  elif suffix == '.csv':
-    path.write_text('round,device_id\n' + ''.join(f'{t},{d}\n' for t, d in ROWS))
   else:
-    path.write_text(''.join(json.dumps({'round': t, 'device_id': d}) + '\n' for t, d in ROWS))
+    path.write_text('round,device_id\n' + ''.join(f'{t},{d}\n' for t, d in ROWS))
   path.write_bytes(mutations.mutated(path.read_bytes(), seed))
   return ['replay', f'--log={path}', '--strategy=tree_online', *NOISE]
 

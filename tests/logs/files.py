@@ -1,6 +1,5 @@
 """Files of logs for tests, and what is read from them."""
 
-import gzip
 import io
 import pathlib
 
@@ -14,15 +13,14 @@ HEAD = b'round,device_id\n'
 
 
 def written(path: pathlib.Path, content: bytes | str | dict | pa.Table, **metadata) -> pathlib.Path:
-  """Writes a file; columns as Parquet with metadata, and names that end in .gz packed."""
+  """Writes a file; columns as Parquet with metadata."""
   path.parent.mkdir(parents=True, exist_ok=True)
   if isinstance(content, dict | pa.Table):
     table = content if isinstance(content, pa.Table) else pa.table(content)
     sink = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(metadata or table.schema.metadata), sink)
     content = sink.getvalue()
-  content = content.encode() if isinstance(content, str) else content
-  path.write_bytes(gzip.compress(content) if path.suffix == '.gz' else content)
+  path.write_bytes(content.encode() if isinstance(content, str) else content)
   return path
 
 

@@ -22,6 +22,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import keys, ledger_format, ledgers, log_tables, participation_log, refusals
 from fl_dpftrl.participation.accounting import arithmetics
+from fl_dpftrl.support.files import mark
 from tests import forks
 from tests.logs import files
 
@@ -568,3 +569,47 @@ def test_threads_append_one_round_at_a_time(tmp_path):
     thread.join()
   assert log.num_rounds == 40
   assert sorted(log.cohort(t).item() for t in range(40)) == sorted(turns)
+
+
+@pytest.mark.parametrize('most', [0, 3000, 9000])
+def test_a_first_start_without_room_names_the_file_and_leaves_nothing(tmp_path, path, most):
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+  try:
+    with pytest.raises(OSError, match=r'log\.ledger'):
+      opened(path)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+  assert not os.listdir(tmp_path)
+  write(path).close()
+  assert files.rows(path) == ROWS
+
+
+@pytest.mark.parametrize('number', [errno.ENOLCK, errno.ENOTSUP])
+def test_where_no_file_can_be_locked_one_line_says_what_to_do(path, monkeypatch, number):
+  def flock(*arguments):
+    raise OSError(number, os.strerror(number))
+
+  monkeypatch.setattr(fcntl, 'flock', flock)
+  with pytest.raises(OSError, match=r'take a disk with locks.*log\.mark'):
+    opened(path)
+
+
+def test_a_clock_after_2262_is_refused_in_one_line(path, monkeypatch):
+  with monkeypatch.context() as patched:
+    patched.setattr(mark.time, 'time_ns', lambda: 2**63)
+    with pytest.raises(ValueError, match='clock must be before the year 2262'):
+      opened(path)
+  write(path).close()
+
+
+def test_a_start_that_is_refused_leaves_no_empty_mark(path):
+  write(path).close()
+  marked = ledger_format.mark_of(path)
+  content = marked.read_bytes()
+  marked.unlink()
+  with pytest.raises(mark.LostStateError, match='gone or empty'):
+    opened(path)
+  assert not marked.exists()
+  marked.write_bytes(content)
+  assert participation_log.read_log(path).num_rounds == len(COHORTS)

@@ -1,6 +1,5 @@
 """Marks of missing data are no device ids, in every reader; numbers have one notation in a log."""
 
-import json
 import urllib.parse
 
 import numpy as np
@@ -21,14 +20,6 @@ def delimited(by):
   return lambda ids: f'round{by}device_id\n' + ''.join(f'{t}{by}{d}\n' for t, d in enumerate(ids))
 
 
-def objects(ids):
-  return ''.join(json.dumps({'round': t, 'device_id': d}) + '\n' for t, d in enumerate(ids))
-
-
-def cohorts(ids):
-  return ''.join(json.dumps({'round': t, 'device_id': ['x', d]}) + '\n' for t, d in enumerate(ids))
-
-
 def columns(kind):
   return lambda ids: {'round': range(len(ids)), 'device_id': pa.array(ids, kind)}
 
@@ -37,14 +28,7 @@ LISTED = pa.list_(pa.string())
 READERS = {
   'l.csv': delimited(','),
   'quoted.csv': lambda ids: delimited(',')([f'"{d}"' for d in ids]),
-  'l.csv.gz': delimited(','),
-  'l.tsv': delimited('\t'),
-  'l.tsv.gz': delimited('\t'),
-  'l.jsonl': objects,
-  'l.jsonl.gz': objects,
-  'l.ndjson': objects,
-  'l.json': objects,
-  'lists.json': cohorts,
+  'tabs.csv': delimited('\t'),
   'l.parquet': columns(pa.string()),
   'large.parquet': columns(pa.large_string()),
   'view.parquet': columns(pa.string_view()),
@@ -121,7 +105,7 @@ def test_what_writes_a_log_takes_no_mark(tmp_path, mark):
 
 def test_text_with_a_short_id_at_its_end_is_read(tmp_path):
   ids = ['a', 'null-1', '<NA', 'N', 'NaNa', 'NULLs', 'nul', '\\', 'n', 'NA']
-  assert [d for _, d in files.rows(log_of(tmp_path, 'l.jsonl', ids))] == ids
+  assert [d for _, d in files.rows(log_of(tmp_path, 'l.parquet', ids))] == ids
 
 
 @pytest.mark.slow
@@ -160,7 +144,7 @@ def test_a_number_in_two_notations_is_refused_by_its_row(tmp_path, reader, wrong
   with pytest.raises(refusals.LogError) as raised:
     epsilon(path)
   line = str(raised.value)
-  place = {'folders': 1, 'lists.json': 8, 'lists.parquet': 8}.get(reader, 4)
+  place = {'folders': 1, 'lists.parquet': 8}.get(reader, 4)
   assert f'row {place}: device_id {WRONG.get(wrong, "reads as a float")}' in line
   assert repr(wrong) in line and len(line) <= 300
   assert epsilon(log_of(tmp_path / 'one', reader, ['1', '-2', '1', '2', '30', '-2']))
@@ -171,14 +155,14 @@ def of_ids(statement):
 
 
 def test_notations_of_two_shards_and_two_runs_are_compared(tmp_path):
-  one, two = log_of(tmp_path, 'l.csv', ['1', '2']), log_of(tmp_path, 'l.tsv', ['1.0', '2.0'])
+  one, two = log_of(tmp_path, 'l.csv', ['1', '2']), log_of(tmp_path, 'tabs.csv', ['1.0', '2.0'])
   assert not of_ids(epsilon(two)[2]) and epsilon(two)[1] == 2
-  with pytest.raises(refusals.LogError, match='l.tsv, row 1: device_id reads as a float'):
+  with pytest.raises(refusals.LogError, match='tabs.csv, row 1: device_id reads as a float'):
     epsilon([one, two])
   opened = [
     opened_runs.open_run(p, 'tree_online', noise_multiplier=2.0, num_rounds=9) for p in (one, two)
   ]
-  with pytest.raises(refusals.LogError, match='l.tsv, row 1: device_id reads as a float'):
+  with pytest.raises(refusals.LogError, match='tabs.csv, row 1: device_id reads as a float'):
     replays.replay(opened, delta=1e-6)
 
 
@@ -190,12 +174,12 @@ def test_notations_of_two_shards_and_two_runs_are_compared(tmp_path):
   ['1,0', '1', '2-1', 'e', '+', '-'],
 ])  # fmt: skip
 def test_ids_that_are_no_number_twice_are_read(tmp_path, ids):
-  assert epsilon(log_of(tmp_path, 'l.jsonl', ids))[1:2] == (len(ids),)
+  assert epsilon(log_of(tmp_path, 'l.parquet', ids))[1:2] == (len(ids),)
 
 
 def test_ids_that_may_be_one_are_counted(tmp_path):
   ids = ['User', 'user', 'USER', '0user', 'é', 'É', 'x', '00ab', 'AB', 'u01', 'u1']
-  told = epsilon(log_of(tmp_path, 'l.jsonl', ids))[2]
+  told = epsilon(log_of(tmp_path, 'l.parquet', ids))[2]
   (warning,) = of_ids(told)
   assert warning.startswith('5 of 11 device ids would be one with another if letter case and')
   assert of_ids(epsilon(log_of(tmp_path, 'l.csv', ['user', 'é', 'x', 'ab', 'u01']))[2]) == []

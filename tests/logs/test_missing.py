@@ -1,8 +1,5 @@
 """Missing data is never read as absence: drawn logs with a gap at any place of every format."""
 
-import gzip
-import json
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,8 +12,8 @@ from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.run import guards
 
 ROUND, DEVICE = 'step', 'user'
-LISTS = ('list.parquet', 'large_list.parquet', 'fixed.parquet', 'list.jsonl')
-FLAT = ('flat.parquet', 'flat.jsonl', 'flat.csv', 'flat.tsv')
+LISTS = ('list.parquet', 'large_list.parquet', 'fixed.parquet')
+FLAT = ('flat.parquet', 'flat.csv', 'tabs.csv')
 FOLDERS = ('by_round', 'by_device', 'by_both')
 WRITERS = ('write_log', 'LogWriter', 'Guard')
 NUM_ROUNDS = 9
@@ -28,7 +25,7 @@ class Log:
   def __init__(self, seed):
     self.rng = np.random.default_rng(seed)
     self.form = self.one_of(*LISTS, *FLAT, *FOLDERS, *WRITERS)
-    can_be_numbers = self.form.endswith(('.parquet', '.jsonl')) or self.form in WRITERS
+    can_be_numbers = self.form.endswith('.parquet') or self.form in WRITERS
     self.are_numbers = can_be_numbers and self.one_of(True, False)
     size = self.one_of(1, 2)
     rounds = np.sort(self.rng.choice(NUM_ROUNDS, 4, replace=False)).tolist()
@@ -89,14 +86,6 @@ def lists_of(log, cohorts):
   return of.from_arrays(pa.array(ends, kind), flat, mask=pa.array(absent))
 
 
-def line_of(log, entry):
-  """A line of JSON lines, in which a gap is null, NaN or not there at all."""
-  gap = log.one_of(None, float('nan'))
-  is_there = lambda value: value is not None or log.one_of(True, False)
-  shown = lambda v: gap if v is None else [shown(d) for d in v] if isinstance(v, list) else v
-  return json.dumps({key: shown(v) for key, v in entry.items() if is_there(v)}) + '\n'
-
-
 def text_of(value):
   return '' if value is None else str(value)
 
@@ -108,10 +97,8 @@ def contents(log):
     column = lists_of if log.form in LISTS else ids_of
     rounds, ids = zip(*entries) if entries else ((), ())
     yield log.form, pa.table({ROUND: pa.array(rounds, pa.int64()), DEVICE: column(log, ids)})
-  elif log.form.endswith('.jsonl'):
-    yield log.form, ''.join(line_of(log, dict(zip((ROUND, DEVICE), entry))) for entry in entries)
   elif log.form in FLAT:
-    by = '\t' if log.form.endswith('.tsv') else ','
+    by = '\t' if log.form == 'tabs.csv' else ','
     lines = [by.join(map(text_of, entry)) for entry in [(ROUND, DEVICE), *entries]]
     if log.one_of(True, False):  # Rows that are too short.
       lines = [line.strip(by) for line in lines]
@@ -125,9 +112,7 @@ def contents(log):
     inside = inside or {'other': 1}
     ((name, value),) = inside.items()
     suffix, content = log.one_of(
-      ('csv', f'{name}\n{text_of(value)}\n'),
-      ('jsonl', line_of(log, inside)),
-      ('parquet', pa.table({name: [value]})),
+      ('csv', f'{name}\n{text_of(value)}\n'), ('parquet', pa.table({name: [value]}))
     )
     yield '/'.join([*folders, f'{number}.{suffix}']), content
 
@@ -139,10 +124,8 @@ def read(log, folder):
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, pa.Table):
       pq.write_table(content, path)
-    elif log.one_of(True, False):
-      path.write_text(content)
     else:
-      path.with_name(path.name + '.gz').write_bytes(gzip.compress(content.encode()))
+      path.write_text(content)
   found = participation_log.read_log(folder, layout=layout)
   rows = [row for table in found.tables() for row in zip(*table.to_pydict().values())]
   return rows, found

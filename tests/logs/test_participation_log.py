@@ -1,7 +1,5 @@
 """The files of a log: looked up, compared with each other, and their number of rounds."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -93,13 +91,8 @@ def test_a_file_or_cohort_without_devices_decides_no_type(tmp_path, ids):
     lists = {'round': [0], 'device_id': pa.array([[]], pa.list_(kind))}
     files.written(tmp_path / f'1-{name}.parquet', lists)
   files.written(tmp_path / '2.csv', files.HEAD)
-  files.written(tmp_path / '3.jsonl', '')
-  files.written(tmp_path / '4.jsonl', '{"round": 1, "device_id": []}\n' * 300)
-  files.written(tmp_path / '5.parquet', {'round': [2, 3], 'device_id': ids})
-  files.written(tmp_path / '6.jsonl', ''.join(
-    json.dumps({'round': t, 'device_id': cohort}) + '\n'
-    for t, cohort in ((4, []), (5, ids), (6, []))
-  ))  # fmt: skip
+  files.written(tmp_path / '3.parquet', {'round': [2, 3], 'device_id': ids})
+  files.written(tmp_path / '4.parquet', {'round': [4, 5, 6], 'device_id': [[], ids, []]})
   log = participation_log.read_log(tmp_path)
   assert log.num_rounds == 7
   assert [row for table in log.tables() for row in zip(*table.to_pydict().values())] == [

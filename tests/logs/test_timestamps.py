@@ -1,7 +1,6 @@
 """Times of rounds: the same in every format, and whether rounds are in their order."""
 
 import datetime
-import json
 import re
 
 import numpy as np
@@ -68,10 +67,6 @@ def test_times_are_the_same_in_every_format(tmp_path, seed):
   ]
   contents = {f'{i}.csv': csv(rounds, ids, texts(form, seconds)) for i, form in enumerate(forms)}
   contents['whole.csv'] = csv(rounds, ids, seconds)
-  lines = zip(rounds.tolist(), ids, seconds.tolist())
-  contents['l.jsonl'] = ''.join(
-    json.dumps({'round': r, 'device_id': d, 'at': t}) + '\n' for r, d, t in lines
-  )
   for i, kind in enumerate(
     (pa.timestamp('us', 'UTC'), pa.timestamp('ns'), pa.timestamp('s', 'CET'))
   ):
@@ -132,10 +127,8 @@ def test_what_has_no_timestamps_is_refused(tmp_path, path):
   files.written(tmp_path / 'l.parquet', {'round': [0], 'device_id': ['a'], 'at': [0.5]})
   line = files.refusal(tmp_path / 'l.parquet', layout=LAYOUT)
   lists = {'round': [0], 'device_id': [['a', 'b']], 'at': [[5, 6]]}
-  for path in ('lists.parquet', 'lists.jsonl'):
-    content = lists if path.endswith('t') else '{"round": 0, "device_id": ["a"], "at": [5]}\n'
-    files.written(tmp_path / path, content)
-    assert 'timestamp must be one a row, not lists' in files.refusal(tmp_path / path, layout=LAYOUT)
+  path = files.written(tmp_path / 'lists.parquet', lists)
+  assert 'timestamp must be one a row, not lists' in files.refusal(path, layout=LAYOUT)
   assert 'l.parquet: timestamp must be text or whole numbers' in line and 'device_id' not in line
   with ledgers.LogWriter(tmp_path / 'open.parquet') as log:
     log.begin(0, [pa.array(['a'])], 5, '')
@@ -144,7 +137,7 @@ def test_what_has_no_timestamps_is_refused(tmp_path, path):
   assert times(tmp_path / 'open.parquet', layouts.parse('timestamp=timestamp')).first == 5
 
 
-@pytest.mark.parametrize('name', ['l.csv', 'l.parquet', 'l.jsonl'])
+@pytest.mark.parametrize('name', ['l.csv', 'l.parquet'])
 def test_columns_that_nothing_reads_are_named(tmp_path, name):
   rows = {'round': [0, 1], 'model': ['x', 'y'], 'device_id': ['a', 'b'], 'at': [1, 2]}
   content = rows
@@ -152,8 +145,6 @@ def test_columns_that_nothing_reads_are_named(tmp_path, name):
     content = (
       ','.join(rows) + '\n' + ''.join(f'{",".join(map(str, r))}\n' for r in zip(*rows.values()))
     )
-  elif name == 'l.jsonl':
-    content = ''.join(json.dumps(dict(zip(rows, r))) + '\n' for r in zip(*rows.values()))
   path = files.written(tmp_path / name, content)
   unused = lambda text: participation_log.read_log(path, layout=layouts.parse(text)).unused_columns
   assert unused(None) == ('model', 'at') and unused('timestamp=at') == ('model',)

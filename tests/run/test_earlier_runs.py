@@ -206,13 +206,13 @@ def test_a_run_that_was_counted_is_sealed_for_ever(tmp_path, is_killed):
   if is_killed:  # Only its ledger is there.
     log.unlink()
   else:
-    with dpftrl.Guard(CLAIM, DELTA, log=log):
+    with guards.Guard(CLAIM, DELTA, log=log):
       with pytest.raises(ValueError, match='held by another process'):
         run(tmp_path / 'early', LATER, earlier=[tmp_path / 'first'])
   digest = dpftrl.open_run(tmp_path / 'first').digest
   run(tmp_path / 'second', LATER, earlier=[tmp_path / 'first'])
   for _ in range(2):
-    with dpftrl.Guard(CLAIM, DELTA, log=log) as guard:
+    with guards.Guard(CLAIM, DELTA, log=log) as guard:
       for refused in (guard.check, guard.admit, lambda ids: guard.reserve([ids])):
         with pytest.raises(ValueError, match='round 6 may not follow: a later run counted its'):
           refused([99])

@@ -305,7 +305,7 @@ def test_a_flipped_bit_of_the_table_is_refused_or_harmless(tmp_path, sample):
   with opened(tmp_path, **ADAPTING) as aggregator:
     run_rounds(aggregator, 3)
     expected = aggregator.metrics(), aggregator.clip_norm
-    run, made = aggregator._guard.log.run, aggregator._released
+    run, made = aggregator.guard.log.run, aggregator._released
   for path in (tmp_path / released.NAME, tmp_path / 'released.mark'):
     content = path.read_bytes()
     bits = np.random.default_rng(0).permutation(8 * len(content))[:sample]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.noise import integer_rows, normals
+from fl_dpftrl.noise import integer_rows, normals, snapshots, trails
 from fl_dpftrl.run import guards, noise_rows
 from fl_dpftrl.support.files import durable, mark
 from tests import every_family
@@ -55,21 +55,55 @@ def test_rows_are_the_engines_over_any_starts(family, tmp_path):
     at = end
 
 
-def test_a_row_whose_thread_cannot_be_started_holds_nobody_up(tmp_path, monkeypatch):
+def test_a_row_whose_thread_cannot_be_started_is_made_without(tmp_path, monkeypatch):
   def start(thread):
     raise RuntimeError("can't start new thread")
 
+  expected = engine_rows(BLT, 2)
   rows = opened(tmp_path / 'noise')
   with monkeypatch.context() as patched:
     patched.setattr(threading.Thread, 'start', start)
-    with pytest.raises(RuntimeError, match='new thread'):
-      rows.integers(0)
+    np.testing.assert_array_equal(rows.integers(0), expected[0])
   ended = threading.Thread(target=rows.close, daemon=True)
   ended.start()
   ended.join(20.0)
   assert not ended.is_alive()
   with opened(tmp_path / 'noise') as rows:
-    np.testing.assert_array_equal(rows.integers(0), engine_rows(BLT, 1)[0])
+    np.testing.assert_array_equal(rows.integers(1), expected[1])
+
+
+def test_a_row_is_made_once_where_an_interrupt_came_as_its_thread_began(tmp_path, monkeypatch):
+  start = threading.Thread.start
+
+  def interrupted(thread):
+    start(thread)
+    raise KeyboardInterrupt
+
+  expected = engine_rows(BLT, 2)
+  with opened(tmp_path / 'noise') as rows:
+    with monkeypatch.context() as patched:
+      patched.setattr(threading.Thread, 'start', interrupted)
+      with pytest.raises(KeyboardInterrupt):
+        rows.integers(0)
+    for t in range(2):
+      np.testing.assert_array_equal(rows.integers(t), expected[t])
+
+
+def test_rows_go_on_without_snapshots_where_there_is_no_room(tmp_path, monkeypatch):
+  def full(*arguments, **options):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  num_rows = 3 * 64
+  monkeypatch.setattr(noise_rows, '_MOST_SNAPSHOT_ROWS', 64)
+  expected = engine_rows(BLT, num_rows)
+  with opened(tmp_path / 'noise') as rows, monkeypatch.context() as patched:
+    patched.setattr(snapshots.durable, 'write', full)
+    with pytest.warns(UserWarning, match='no snapshot.*No space left') as warned:
+      for t in range(num_rows - 1):
+        np.testing.assert_array_equal(rows.integers(t), expected[t])
+  assert len(warned) == 1
+  with opened(tmp_path / 'noise') as rows:
+    np.testing.assert_array_equal(rows.integers(num_rows - 1), expected[-1])
 
 
 @pytest.mark.parametrize('name', ['secret.json', 'trail', 'used'])
@@ -255,12 +289,12 @@ def test_a_machine_that_makes_other_rows_is_told(end, tmp_path):
     if end == 'skipped':
       rows.skip_to(7)
   path = tmp_path / 'trail'
-  row, trail, _ = noise_rows._TRAIL.unpack(path.read_bytes())
+  row, total = trails.unpacked(path.read_bytes())
   assert row == 3
   with opened(tmp_path) as rows:
     assert rows.next_row == {'given': 3, 'skipped': 7}[end]
     rows.row(rows.next_row)
-  path.write_bytes(noise_rows._packed(row, trail + 1))
+  path.write_bytes(trails.packed(row, total + 1))
   with opened(tmp_path) as rows, pytest.raises(mark.LostStateError, match='makes other rows'):
     rows.row(rows.next_row)
 

@@ -249,8 +249,8 @@ class Loop:
       claim = dpftrl.Claim(
         strategy=STRATEGY, noise_multiplier=noise_multiplier, participation=SCHEMA
       )
-      self._guard = guards.Guard(claim, DELTA, log=folder / LOG)
-      if self._rows.next_row > self._guard.num_rounds:
+      self.guard = guards.Guard(claim, DELTA, log=folder / LOG)
+      if self._rows.next_row > self.guard.num_rounds:
         raise ValueError('the log lacks rounds')
     except BaseException:
       self._rows.close()
@@ -259,10 +259,10 @@ class Loop:
 
   @property
   def next_round(self) -> int:
-    return self._guard.num_rounds
+    return self.guard.num_rounds
 
   def begin(self, cohort: list[str]) -> None:
-    admitted = self._guard.admit(cohort)
+    admitted = self.guard.admit(cohort)
     assert admitted.device_ids.tolist() == cohort
     self._round = admitted.round_index
 
@@ -273,12 +273,12 @@ class Loop:
     pass
 
   def close(self) -> None:
-    self._guard.close()
+    self.guard.close()
     self._rows.close()
 
   def abandon(self) -> None:
     self._rows.close()
-    self._guard.log.release()
+    self.guard.log.release()
 
 
 class Protocol(stateful.RuleBasedStateMachine):

@@ -89,7 +89,7 @@ class StrategyFile:
     schema = self.schema
     shown = {
       'mechanism': self.strategy.family,
-      'schema': f'{type(schema).__name__}({schema.num_rounds}, {schema.min_sep},'
+      'schema': f'{schema.name}({schema.num_rounds}, {schema.min_sep},'
       f' {schema.participations})',
       'workload': self.workload.name,
       'objective': self.objective,

@@ -33,7 +33,4 @@ class CyclicFixedSize(batches.Batches):
   )
 
   def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
-    sizes = list(log_checks.sizes(happened, self))
-    if not happened.num_devices:
-      return sizes
-    return [*log_checks.parts(happened, self), *sizes] or [*log_checks.improbable(happened, self)]
+    return [*log_checks.parts(happened, self), *log_checks.sizes(happened, self)]

@@ -136,4 +136,4 @@ class SecretBins(drawn.Secret):
     return bins.calibrated(start, epsilon)
 
   def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
-    return list(log_checks.bins(happened, self.num_bins))
+    return log_checks.bins(happened, self.num_bins)

@@ -173,18 +173,12 @@ def _of_run(run: run_facts.RunFacts, suffix: str) -> list[str]:
       f'the table of units{suffix} is not cited by the log: it may have been made afterwards, and'
       ' must not have been chosen by what was released'
     )
-  if run.units and run.units.ends:
-    result.append(
-      f'every update{suffix} used only data of the units that own its device in its round by the'
-      f' table: what is protected is one {run.units.name} of the table, and a person may be several'
-    )
   if run.from_counts:
-    ids = 'device ids and unit ids' if run.units else 'device ids'
     result += [
       f'counts were given in place of the rows{suffix}: they are those of `--write_counts`, or of'
       ' the text of `fl-dpftrl sql` as it was written, run on all rows of a table that did not'
       ' change meanwhile',
-      f'whoever counted{suffix} compared {ids} byte by byte, and none was spelled in two ways'
+      f'whoever counted{suffix} compared device ids byte by byte, and none was spelled in two ways'
       ' (Unicode, case, spaces, zeros before a number) or rounded to a float',
     ]
   if run.layout.missing != id_columns.MISSING:

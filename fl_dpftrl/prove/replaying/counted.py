@@ -1,17 +1,15 @@
 """Counts of a run as a small table, by which a statement is made without the log.
 
 Its rows (kind, num, amount, device_id) are those of the statement in `sql_statement`, of a
-warehouse, or of `write`. By unit there is a column unit_id too, with the same rows once more of
-units, whose kinds begin with `unit_`, and rows of their table; each is checked against the others.
+warehouse, or of `write`; each is checked against the others.
 """
 
 import collections
-import dataclasses
 import itertools
 import os
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +24,6 @@ from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 
 COLUMNS = ('kind', 'num', 'amount', 'device_id')
-_UNIT_ID, _OF_UNITS, _OF_TABLE = 'unit_id', 'unit_', 'table_'
 SUFFIXES = ('.parquet', '.csv')
 _NUMBER = re.compile(r'0|-?[1-9][0-9]{0,18}')
 _MOST_BYTES = 1 << 28
@@ -34,43 +31,14 @@ KINDS = (
   'closest', 'exposed', 'missing', 'cohort', 'newcomers', 'separation', 'place', 'bin', 'rounds',
   'devices', 'gram', 'made_for',
 )  # fmt: skip
-_TABLE_KINDS = ('unowned', 'repeated', 'early', 'rows', 'devices', 'units', 'most')
-_FAULTS = {
-  'unowned': 'nobody owns device {device} in round {num}; a table has every device of the log',
-  'repeated': (
-    'has one owner of device {device} in {num} rows; an owner is never withdrawn, and so not added'
-    ' again'
-  ),
-  'early': 'from_round must be at least 0, got {num} of device {device}',
-}
 _WITH_ID = 3  # Kinds, the first ones, whose rows have an id.
-
-
-@dataclasses.dataclass(frozen=True)
-class CountedUnits:
-  """A table of units as counts show it: it answers for a run what a table does, but for owners.
-
-  Attributes:
-    path: path of the counts.
-    num_devices: devices that have an owner in any round.
-    num_units: units that own a device in any round.
-    id_type: type of the ids of units.
-  """
-
-  path: str
-  num_devices: int
-  num_units: int
-  id_type: pa.DataType
-  ends: ClassVar[bool] = False
 
 
 def check(path: str | os.PathLike[str], run: Any) -> None:
   """Raises ValueError where the counts of a run cannot be written, as `write` does."""
   _path(path)
-  if run.units is not None and run.units.ends:
-    raise ValueError(
-      'counts cite no table of units, as one whose rows end needs; replay the log itself'
-    )
+  if run.units is not None:
+    raise ValueError('counts are of devices, and none of units; replay the log itself')
   if run.claim.answers.num_rounds is None:
     raise ValueError(
       'counts are of the rows of a last round; replay the log of a run without an end'
@@ -84,27 +52,20 @@ def check(path: str | os.PathLike[str], run: Any) -> None:
 
 def write(path: str | os.PathLike[str], run: Any, tally: device_tallies.Tally) -> None:
   """Writes the counts of a run, durably, only for its owner."""
-  path, n = _path(path), run.log.num_rounds
-  strategy, devices, owners = run.claim.strategy, tally.devices or tally, run.units
-  origin = [
+  strategy, n = run.claim.strategy, run.log.num_rounds
+  rows = [
+    *_rows(tally),
     ('gram', *sql_statement.checksum(sql_statement.gram(strategy, n)), None),
-    ('made_for', sql_statement.made_for(strategy, n, by_unit=devices is not tally), n, None),
+    ('made_for', sql_statement.made_for(strategy, n), n, None),
   ]
-  rows: list[tuple[Any, ...]] = [(*row, None) for row in (*_rows(devices), *origin)]
-  kinds = [pa.string(), pa.int64(), pa.int64(), _id_type(run.log.id_type)]
-  if devices is not tally:
-    rows += [(_OF_UNITS + kind, i, j, None, unit) for kind, i, j, unit in (*_rows(tally), *origin)]
-    most = tally.logs[0].max_rows, tally.logs[0].cohorts.total
-    columns = {'rows': len(owners), 'devices': owners.num_devices, 'units': owners.num_units}
-    rows += [(_OF_TABLE + kind, len(owners), i, None, None) for kind, i in columns.items()]
-    rows.append((f'{_OF_TABLE}most', *most, None, None))
-    kinds.append(_id_type(owners.id_type))
-  names = (*COLUMNS, _UNIT_ID)[: len(kinds)]
-  write_table(path, pa.table([pa.array(c, k) for c, k in zip(zip(*rows), kinds)], names=names))
+  id_type = pa.int64() if pa.types.is_integer(run.log.id_type) else pa.string()
+  kinds = [pa.string(), pa.int64(), pa.int64(), id_type]
+  columns = [pa.array(column, kind) for column, kind in zip(zip(*rows), kinds)]
+  write_table(path, pa.table(columns, names=COLUMNS))
 
 
 def _rows(tally: device_tallies.Tally) -> list[tuple[str, int, int, Any]]:
-  """Returns the rows of the counts of one run, of devices or of units."""
+  """Returns the rows of the counts of one run."""
   (counts,) = tally.logs
   num_rows = counts.cohorts.total
   places = counts.participations.counts[::-1].cumsum()[::-1]
@@ -128,10 +89,6 @@ def _rows(tally: device_tallies.Tally) -> list[tuple[str, int, int, Any]]:
   return [*rows, ('rounds', num_rows, num_rows, None), ('devices', num_rows, num_rows, None)]
 
 
-def _id_type(kind: pa.DataType) -> pa.DataType:
-  return pa.int64() if pa.types.is_integer(kind) else pa.string()
-
-
 def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
   """Writes a table as Parquet or CSV, durably, only for its owner; ValueError for another name."""
   path, sink = _path(path), pa.BufferOutputStream()
@@ -141,13 +98,8 @@ def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
 
 def read(
   path: str | os.PathLike[str], claim: run_claim.Claim, num_rounds: int, missing: str | None
-) -> tuple[participation_log.Log, device_tallies.Tally, CountedUnits | None]:
-  """Returns counts for a claim, as `opened_runs.open_run` takes them.
-
-  Returns:
-    A log without the rows that were counted, what it counts, and the table of units; None where
-    counts are of devices only.
-  """
+) -> tuple[participation_log.Log, device_tallies.Tally]:
+  """Returns a log without rows, and counts that stand for them, for a claim."""
   default_layout = layouts.parse(None, missing=missing)
   if not set(default_layout.missing) <= set(id_columns.MISSING):
     raise ValueError(
@@ -160,23 +112,11 @@ def read(
   rows = _read(source)
   if source.sha256() != digest:
     raise refusals.LogError(f'{path}: was changed while it was read; replay it again')
-  parts: dict[str, list[Any]] = {'': [], _OF_UNITS: [], _OF_TABLE: []}
-  for kind, num, amount, device_id, *unit_ids in rows:
-    prefix = next((p for p in (_OF_UNITS, _OF_TABLE) if unit_ids and str(kind).startswith(p)), '')
-    row_id = unit_ids[0] if prefix == _OF_UNITS else device_id
-    parts[prefix].append((str(kind).removeprefix(prefix), num, amount, row_id))
-  by_unit, marks = bool(rows and len(rows[0]) > len(COLUMNS)), default_layout.missing
-  origin = sql_statement.made_for(claim.strategy, num_rounds, by_unit=by_unit)
-  expected = claim, num_rounds, terms, origin
-  tally, owners = _CountRows(str(path), parts[''], marks).tally(*expected), None
-  id_type = _type_of(tally)
-  if by_unit:
-    table = _CountRows(str(path), parts[_OF_TABLE], marks, kinds=_TABLE_KINDS)
-    most = table.most_rows(tally.logs[0])
-    unit_rows = _CountRows(str(path), parts[_OF_UNITS], marks, id_name=_UNIT_ID)
-    units = unit_rows.tally(*expected, most)
-    owners = table.owners(tally, units)
-    tally = dataclasses.replace(units, devices=tally)
+  origin = sql_statement.made_for(claim.strategy, num_rounds)
+  tally = _CountRows(str(path), rows, default_layout.missing).tally(
+    claim, num_rounds, terms, origin
+  )
+  is_whole = type(tally.most_exposed[0].device_id) is int
 
   def rows_of_log(*unused: Any) -> Any:
     raise refusals.LogError(f'{path}: holds counts, and no rows')
@@ -185,11 +125,11 @@ def read(
     path=str(path),
     metadata={},
     num_rounds=num_rounds,
-    id_type=id_type,
+    id_type=pa.int64() if is_whole else pa.large_string(),
     tables=rows_of_log,
     sha256=lambda: digest,
   )
-  return participation_log.Log((shard,), num_rounds, layout=default_layout), tally, owners
+  return participation_log.Log((shard,), num_rounds, layout=default_layout), tally
 
 
 def _path(path: str | os.PathLike[str]) -> Any:
@@ -210,9 +150,8 @@ def _read(source: readers.Source) -> list[tuple[Any, ...]]:
   except Exception as e:  # Of many kinds, where a file is damaged.
     raise refusals.LogError(f'{source.path}: cannot be read, {e}') from e
   names = [name.lower() for name in table.schema.names]
-  wanted = (*COLUMNS, _UNIT_ID) if _UNIT_ID in names else COLUMNS
-  refusals.check_names(source.path, names, wanted)
-  columns = {name: table.column(names.index(name)) for name in wanted}
+  refusals.check_names(source.path, names, COLUMNS)
+  columns = {name: table.column(names.index(name)) for name in COLUMNS}
   try:
     for name in COLUMNS[1:3]:
       if columns[name].null_count:
@@ -220,15 +159,15 @@ def _read(source: readers.Source) -> list[tuple[Any, ...]]:
       if pa.types.is_decimal(columns[name].type):
         columns[name] = columns[name].cast(pa.int64())
       columns[name] = id_columns.whole_numbers(columns[name].combine_chunks(), name)
-    ids = [_ids(columns[name], name, is_csv) for name in wanted[3:]]
+    ids = _ids(columns['device_id'], is_csv)
   except (ValueError, pa.ArrowException) as e:
     raise refusals.LogError(f'{source.path}: {e}') from e
-  return list(zip(*(columns[name].to_pylist() for name in COLUMNS[:3]), *ids))
+  return list(zip(*(columns[name].to_pylist() for name in COLUMNS[:3]), ids))
 
 
-def _ids(column: pa.ChunkedArray, name: str, is_csv: bool) -> list[str | int | None]:
+def _ids(column: pa.ChunkedArray, is_csv: bool) -> list[str | int | None]:
   """Returns the ids of a column; ValueError for one that no log takes."""
-  ids = id_columns.column(column.drop_null(), name, ()).to_pylist()
+  ids = id_columns.column(column.drop_null(), 'device_id', ()).to_pylist()
   if is_csv and all(_NUMBER.fullmatch(text) and abs(int(text)) < 2**63 for text in ids):
     ids = list(map(int, ids))
   remaining_ids = iter(ids)
@@ -236,46 +175,34 @@ def _ids(column: pa.ChunkedArray, name: str, is_csv: bool) -> list[str | int | N
 
 
 def _csv(file: Any) -> pa.Table:
-  names = ('device_id', 'unit_id', 'kind')
-  text = {name: pa.string() for lower in names for name in (lower, lower.upper())}
+  text = dict.fromkeys(('device_id', 'DEVICE_ID', 'kind', 'KIND'), pa.string())
   options = pa_csv.ConvertOptions(column_types=text, strings_can_be_null=True, null_values=[''])
   return pa_csv.read_csv(file, convert_options=options)
 
 
-def _type_of(tally: device_tallies.Tally) -> pa.DataType:
-  """Returns the type of the ids of a tally."""
-  return pa.int64() if type(tally.most_exposed[0].device_id) is int else pa.large_string()
-
-
 class _CountRows:
-  """Rows (kind, num, amount, id) of devices or units, or of their table.
+  """Rows (kind, num, amount, device_id) of counts.
 
   Raises:
     LogError: for an unknown kind, an id too many or too few, and one that is a mark.
   """
 
   def __init__(
-    self,
-    path: str,
-    rows: Sequence[tuple[str, int, int, str | int | None]],
-    missing: Sequence[str],
-    *,
-    kinds: Sequence[str] = KINDS,
-    id_name: str = 'device_id',
+    self, path: str, rows: Sequence[tuple[str, int, int, str | int | None]], missing: Sequence[str]
   ):
     self._path = path
-    self._rows: dict[str, list[tuple[int, int, str | int | None]]] = {kind: [] for kind in kinds}
+    self._rows: dict[str, list[tuple[int, int, str | int | None]]] = {kind: [] for kind in KINDS}
     first = sorted(rows, key=lambda row: row[0] != 'missing')
     for kind, num, amount, device_id in first:
       self._need(kind in self._rows, f'has rows of an unknown kind, {messages.quoted(kind)}')
       device_id = device_id or '' if kind == 'missing' else device_id  # CSV has no empty text.
-      has_id = kind in kinds[:_WITH_ID]
-      self._need((device_id is not None) == has_id, f'{kind} has a {id_name} too many, or none')
+      has_id = kind in KINDS[:_WITH_ID]
+      self._need((device_id is not None) == has_id, f'{kind} has a device_id too many, or none')
       if kind == 'missing' and device_id in ('', *missing):
         hint = refusals.MARK_HINT if device_id else ''
         self._need(
           False,
-          f'{num} rows have the {id_name} {messages.quoted(device_id)}, {id_columns.MARK}{hint}',
+          f'{num} rows have the device_id {messages.quoted(device_id)}, {id_columns.MARK}{hint}',
         )
       self._rows[kind].append((num, amount, device_id))
 
@@ -298,34 +225,8 @@ class _CountRows:
     self._need(bool(sums), f'its counts of kind {kind} do not add up to {total}')
     return participation_counts.Counts(values, amounts)
 
-  def most_rows(self, devices: participation_counts.DeviceCounts) -> int:
-    """Returns the most devices of a unit in a round; LogError for a faulty table of units."""
-    for kind, words in _FAULTS.items():
-      for num, _, device_id in sorted(self._rows[kind])[:1]:
-        self._need(False, 'units: ' + words.format(num=num, device=messages.quoted(device_id)))
-    values = {*self._one('rows'), self._one('devices')[0], self._one('units')[0]}
-    self._need(len(values) == 1, 'units: has rows without a device_id, unit_id or from_round')
-    most = self._one('most')[0]
-    fits = 1 <= most <= devices.cohorts.counts.max()
-    self._need(bool(fits), 'its most devices of a unit in a round are more than any round has')
-    return most
-
-  def owners(self, devices: device_tallies.Tally, units: device_tallies.Tally) -> CountedUnits:
-    """Returns what the table has; LogError where that is less than took part."""
-    sizes = self._one('devices')[1], self._one('units')[1]
-    fits = sizes[0] >= devices.num_devices and sizes[1] >= units.num_devices
-    self._need(fits, 'its table of units has fewer devices or units than took part')
-    whole = self._one('most')[1] == units.logs[0].cohorts.total
-    self._need(whole, 'its rounds of units do not add up')
-    return CountedUnits(self._path, *sizes, _type_of(units))
-
   def tally(
-    self,
-    claim: run_claim.Claim,
-    num_rounds: int,
-    terms: tuple[int, int],
-    origin: int,
-    max_rows: int = 1,
+    self, claim: run_claim.Claim, num_rounds: int, terms: tuple[int, int], origin: int
   ) -> device_tallies.Tally:
     """Returns the tally of the rows; LogError where one does not fit another."""
     is_of_run = self._one('made_for') == (origin, num_rounds)
@@ -351,15 +252,14 @@ class _CountRows:
     bins = self._counts('bin', num_devices, 0, 1 << 20)
     ended = -np.diff(places.counts, append=0)
     some = np.flatnonzero(ended)
-    exposed, exact = self._exposed(claim, num_rounds, int(bins.values[-1]), max_rows)
-    self._need(len({*exposed.rounds}) <= places.values.size, 'its most exposed device does not fit')
+    exposed, exact = self._exposed(claim, num_rounds, int(bins.values[-1]))
+    self._need(len(exposed.rounds) <= places.values.size, 'its most exposed device does not fit')
     devices = participation_counts.DeviceCounts(
       cohorts,
       separations,
       participation_counts.Counts(places.values[some], ended[some]),
       self._witness(separations, num_rounds),
       newcomers,
-      max_rows=max_rows,
     )
     most_rounds = places.values.size
     return device_tallies.Tally((devices,), num_devices, bins, (exposed,), exact, most_rounds)
@@ -377,15 +277,15 @@ class _CountRows:
     return participation_counts.Witness(device_id, first, second)
 
   def _exposed(
-    self, claim: run_claim.Claim, num_rounds: int, top: int, max_rows: int
+    self, claim: run_claim.Claim, num_rounds: int, top: int
   ) -> tuple[device_tallies.Exposed, bool]:
     """Returns the most exposed device, and whether its square is exact."""
     rounds: dict[Any, list[int]] = {}
     for t, times, device_id in self._rows['exposed']:
       self._need(0 <= t < num_rounds, f'has a round of {t}, beyond the {num_rounds} of the run')
-      fits = 1 <= times <= max_rows and t not in rounds.setdefault(device_id, [])
-      self._need(fits, 'a device is twice in a round, or a unit has too many there')
-      rounds[device_id] += [t] * times
+      fits = times == 1 and t not in rounds.setdefault(device_id, [])
+      self._need(fits, 'a device is twice in a round')
+      rounds[device_id].append(t)
     self._need(bool(rounds), 'names no most exposed device')
     patterns: Sequence[list[int]] = [sorted(own) for own in rounds.values()]
     exposure = device_tallies.Exposure([claim], [num_rounds])

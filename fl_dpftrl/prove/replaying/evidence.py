@@ -16,7 +16,7 @@ import pathlib
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import (
@@ -24,12 +24,11 @@ from fl_dpftrl.logs import (
   layouts,
   ledger_format,
   participation_log,
-  readers,
   refusals,
   unit_tables,
 )
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.prove.replaying import opened_runs, replays, statements
+from fl_dpftrl.prove.replaying import opened_runs, replays, statements, verification
 from fl_dpftrl.support.files import durable, json_files, paths
 from fl_dpftrl.support.text import messages, roundings
 
@@ -49,42 +48,6 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 Progress = Callable[[str], None]
-
-
-class Check(NamedTuple):
-  """One check: its name, the first 20 sentences about what does not fit, and what was compared."""
-
-  name: str
-  found: tuple[str, ...]
-  detail: str = ''
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Verification:
-  """Result of the checks of evidence; `statement` is what log and claim give, None if nothing."""
-
-  digest: str
-  checks: tuple[Check, ...]
-  statement: statements.Statement | None = None
-
-  @property
-  def failed(self) -> tuple[str, ...]:
-    """Names of the checks that something does not fit."""
-    return tuple(check.name for check in self.checks if check.found)
-
-  @property
-  def passed(self) -> bool:
-    """True if every check passed."""
-    return not self.failed
-
-  def to_json(self) -> json_files.Object:
-    """Returns the result, with each check."""
-    checks = [
-      {'name': c.name, 'passed': not c.found, 'found': list(c.found), 'detail': c.detail}
-      for c in self.checks
-    ]
-    warnings = list(self.statement.warnings) if self.statement else []
-    return {'passed': self.passed, 'digest': self.digest, 'checks': checks, 'warnings': warnings}
 
 
 def write_evidence(
@@ -128,7 +91,7 @@ def write_evidence(
     for run, prefix in zip(runs, _prefixes(len(runs))):
       originals |= _store_log(temporary, prefix, run)
       _write(temporary / f'{prefix}{run_claim.NAME}', run.claim.to_json())
-      if isinstance(run.units, unit_tables.UnitTable):
+      if run.units is not None:
         run.units.save(temporary / f'{prefix}{UNITS}', run.log.layout.first_round)
       opened.append(dataclasses.replace(run, log=_opened(temporary, prefix, _asked(run))))
     try:
@@ -155,7 +118,7 @@ def verify(
   *,
   model: str | os.PathLike[str] | None = None,
   progress: Progress = lambda text: None,
-) -> Verification:
+) -> verification.Verification:
   """Checks an evidence folder: all of it is computed again from logs, strategies and claims.
 
   Args:
@@ -179,8 +142,10 @@ def verify(
     stored = json_files.read(folder / STATEMENT)
     asked = _checked_asked(stored.get('asked') if isinstance(stored, dict) else None)
   except (ValueError, OSError) as error:
-    failed = Check('statement', (messages.one_line(error),))
-    return Verification(digest=digest, checks=(*checks, failed, _guarantee(None, False)))
+    failed = verification.Check('statement', (messages.one_line(error),))
+    return verification.Verification(
+      digest=digest, checks=(*checks, failed, _guarantee(None, False))
+    )
   runs, prefixes = [], _prefixes(len(asked['runs']))
   for entry, prefix in zip(asked['runs'], prefixes):
     opens = functools.partial(lambda *of: runs.append(_run(folder, *of)), prefix, entry)
@@ -208,7 +173,7 @@ def verify(
     differs = functools.partial(_model, paths.local(model), asked['model_sha256'])
     checks.append(_check('model', differs, 'the same digest'))
   checks.append(_guarantee(statement, not any(check.found for check in checks)))
-  return Verification(digest=digest, checks=tuple(checks), statement=statement)
+  return verification.Verification(digest=digest, checks=tuple(checks), statement=statement)
 
 
 def check_folder(folder: pathlib.Path) -> None:
@@ -269,7 +234,7 @@ def _store_log(folder: pathlib.Path, prefix: str, run: opened_runs.RecordedRun) 
   """Copies the files of a run's log; returns their paths by those of the copies."""
   originals = {}
   for number, (shard, stated) in enumerate(zip(run.log.shards, run.log.files(), strict=True), 1):
-    path = folder / f'{prefix}log-{number}{readers.suffix_of(shard.path)}'
+    path = folder / f'{prefix}log-{number}{pathlib.PurePath(shard.path).suffix}'
     with durable.replacing(path, private=True) as temporary:
       shutil.copyfile(shard.path, temporary)
     if _digest(path) != stated['sha256']:
@@ -337,14 +302,14 @@ def _digest(path: pathlib.Path) -> str:
   return digest.hexdigest()
 
 
-def _check(name: str, compare: Callable[[], Any], detail: str) -> Check:
+def _check(name: str, compare: Callable[[], Any], detail: str) -> verification.Check:
   """Returns a check of what a function yields, or raises."""
   try:
     problems = list(compare() or ())
   except (ValueError, OSError, OverflowError, RecursionError) as error:
     problems = [messages.one_line(error)]
   more = [f'and {len(problems) - _LISTED} more'] if len(problems) > _LISTED else []
-  return Check(name, (*problems[:_LISTED], *more), detail)
+  return verification.Check(name, (*problems[:_LISTED], *more), detail)
 
 
 def _sums(folder: pathlib.Path, names: set[str]) -> Iterator[str]:
@@ -385,11 +350,11 @@ def _model(path: pathlib.Path, stated: str | None) -> Iterator[str]:
     yield f'{path.name} has the digest {digest}, not {messages.quoted(stated)}'
 
 
-def _guarantee(statement: statements.Statement | None, fits: bool) -> Check:
+def _guarantee(statement: statements.Statement | None, fits: bool) -> verification.Check:
   """Checks that a statement guarantees something, in evidence that fits."""
   wrong = [] if fits else ['not confirmed, as the evidence does not fit']
   if statement is None:
-    return Check('guarantee', tuple(wrong))
+    return verification.Check('guarantee', tuple(wrong))
   planned, void = statement.planned, (statement.void_reason, statement.worst_case.void_reason)
   wrong += [messages.one_line(f'it is void: {why}') for why in void if why]
   if planned and not planned.holds:
@@ -401,4 +366,4 @@ def _guarantee(statement: statements.Statement | None, fits: bool) -> Check:
   whom = '' if statement.group_size == 1 else f' for {statement.group_size} devices together'
   adjacency = statement.adjacency.replace('_', '-')
   at = f'at δ = {roundings.exact(statement.delta)}, {adjacency} adjacency{whom}'
-  return Check('guarantee', tuple(wrong), f'{shown} {at}')
+  return verification.Check('guarantee', tuple(wrong), f'{shown} {at}')

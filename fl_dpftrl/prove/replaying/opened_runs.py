@@ -25,7 +25,7 @@ from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.rules import per_units, separations
-from fl_dpftrl.prove.replaying import counted, device_tallies
+from fl_dpftrl.prove.replaying import counted, device_tallies, traces
 from fl_dpftrl.support.files import json_files, paths
 from fl_dpftrl.support.text import messages
 
@@ -41,7 +41,7 @@ class RecordedRun:
     claim: what is claimed of the run, by its log and by whoever replays.
     stated: the claim that the log states, as `Claim.to_json` gives it; None if it states none.
     tally: counts that stand for the rows of the log; None if the rows are to be counted.
-    units: who owns which device, or counts of that; None where each device is a unit of its own.
+    units: who owns which device; None where each device is a unit of its own.
     charged: places of those of several runs that its loss budget counted as earlier runs.
     recorded: participation that the log or the folder states, whatever is claimed; None if none is.
 
@@ -53,7 +53,7 @@ class RecordedRun:
   claim: run_claim.Claim
   stated: json_files.Object | None = None
   tally: device_tallies.Tally | None = None
-  units: unit_tables.UnitTable | counted.CountedUnits | None = None
+  units: unit_tables.UnitTable | None = None
   charged: tuple[int, ...] = ()
   recorded: Any = None
 
@@ -67,20 +67,10 @@ class RecordedRun:
     if self.units is None:
       return
     cited = self.log.units
-    if self.units.ends and not cited:
-      raise ValueError(
-        f'units: {self.units.path} has {unit_tables.UNTIL_ROUND}, and the log does not cite it:'
-        " nothing shows that an update used only its unit's data; leave the column out"
-      )
-    if isinstance(self.units, unit_tables.UnitTable) and cited:
+    if cited:
       self.units.check_cited(cited, self.log.num_rounds)
     elif self.claim.participation:  # Whoever made the table may have known what was released.
       object.__setattr__(self, 'claim', dataclasses.replace(self.claim, participation=None))
-    if self.units.ends and not self.by_unit_declared:  # Nothing says what the unit is.
-      raise ValueError(
-        f'units: {self.units.path} has {unit_tables.UNTIL_ROUND}, whose units only a declared'
-        ' PerUnit names: replay its run without others that declare nothing, and as it was declared'
-      )
 
   def _recorded(self) -> Any:
     if self.stated is None:
@@ -289,8 +279,8 @@ def open_run(
     units: table of who owns which device, or its files: what is then shown is of people, or other
       units, rather than of devices. A table that was made after the run gives no declared figures.
     from_counts: Parquet or CSV file of counts, in place of a log: of the rows that the statement of
-      `fl-dpftrl sql` gave, or that --write_counts wrote, of devices or by unit. It needs strategy,
-      noise_multiplier and num_rounds, and goes without columns, first_round and units.
+      `fl-dpftrl sql` gave, or that --write_counts wrote. It needs strategy, noise_multiplier and
+      num_rounds, and goes without columns, first_round and units.
 
   Raises:
     LogError: if the log cannot be believed, or the table of units is not the one that it cites.
@@ -307,19 +297,21 @@ def open_run(
     claim = run_claim.Claim(
       strategy=strategy, noise_multiplier=noise_multiplier, participation=schema
     )
-    log, tally, owners = counted.read(from_counts, claim, num_rounds, missing)
-    return RecordedRun(log=log, claim=claim, tally=tally, units=owners)
+    log, tally = counted.read(from_counts, claim, num_rounds, missing)
+    return RecordedRun(log=log, claim=claim, tally=tally)
   if logs is None:
     raise ValueError('logs is needed: a log, or the folder of a run; or from_counts')
   table = None if units is None else unit_tables.opened(units, first_round)
-  folder = None
+  folder, shown = None, dict[pathlib.Path, int]()
   if strategy is None:
     if noise_multiplier is not None or schema or not isinstance(logs, (str, os.PathLike)):
       raise ValueError('strategy is needed with a log: only the folder of a run states what it was')
     folder = paths.local(logs)
     logs, strategy = _log_path(folder), folder / files.NAME
+    shown = traces.shown(folder)
   strategy = files.resolved(strategy)
   log = participation_log.read_log(logs, num_rounds=num_rounds, layout=where)
+  traces.check(shown, log.path, log.num_rounds)
   if folder is not None:
     return _run_of_folder(folder, log, strategy, table)
   return RecordedRun.of(

@@ -18,6 +18,7 @@ from fl_dpftrl.prove.replaying import (
   observed_losses,
   opened_runs,
   run_facts,
+  statement_parts,
   statements,
 )
 
@@ -85,10 +86,10 @@ def replay(
   worst_case = run_claim.compose(*every, terms, disjoint=disjoint)
   if planned and planned.holds and planned.participation.num_rounds is None:
     worst_case = planned.guarantee  # No fact of the log makes it less.
-  parts = [statements.Part(name='worst_case', guarantee=worst_case)]
+  parts = [statement_parts.Part(name='worst_case', guarantee=worst_case)]
   per_device = violations = None
   if observed:
-    parts.append(statements.Part(name='observed', guarantee=observed))
+    parts.append(statement_parts.Part(name='observed', guarantee=observed))
     per_device = observed_losses.PerDevice.of(tally, spend)
   if tally.violators:
     violations = observed_losses.Violations.of(tally, facts, spend, disjoint)
@@ -140,7 +141,7 @@ def _planned(
   observed: guarantees.Guarantee | None,
   terms: guarantees.Terms,
   disjoint: bool,
-) -> statements.Part | None:
+) -> statement_parts.Part | None:
   """Returns the guarantee of what was declared or drawn, void where the logs contradict draws.
 
   What devices that kept to a declared participation have lost is no more than its guarantee: else
@@ -167,8 +168,8 @@ def _planned(
   guarantee = run_claim.compose(run_claims, every, terms, charged, disjoint)
   if not (reasons or whole.is_drawn) and observed and tally.exact:
     if observed.mu > guarantee.mu * (1.0 + _ROUNDING):
-      reasons = [statements.TOO_SMALL]
-  return statements.Part(
+      reasons = [statement_parts.TOO_SMALL]
+  return statement_parts.Part(
     name=whole.part,
     guarantee=guarantee,
     participation=whole,
@@ -201,7 +202,6 @@ def _facts(
       num_devices=table.num_devices,
       max_rows=happened.max_rows,
       cited=bool(run.log.units),
-      ends=table.ends,
       counted=happened,
     )
   return run_facts.RunFacts(

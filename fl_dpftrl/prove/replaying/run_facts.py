@@ -22,14 +22,12 @@ class UnitFacts:
     num_devices: devices in the table; None in a publishable statement.
     max_rows: most devices of one unit in one round of the log.
     cited: whether the log cites the table, from before its first round on.
-    ends: whether a unit may end, such as a person's data of a week.
     counted: confidential counts of units; None in a publishable statement.
   """
 
   name: str
   max_rows: int
   cited: bool
-  ends: bool = False
   num_units: int | None = None
   num_devices: int | None = None
   counted: participation_counts.RunCounts | None = None
@@ -37,7 +35,6 @@ class UnitFacts:
   def to_json(self) -> json_files.Object:
     """Returns the facts, with the counts where they are known."""
     result = fields(self, 'name', 'max_rows', 'cited')
-    result |= {'ends': True} if self.ends else {}
     if self.counted is not None:
       result |= fields(self, 'num_units', 'num_devices')
       names = ('num_devices', 'num_participations', 'separations', 'participations', 'witness')

@@ -3,11 +3,9 @@
 It is one text for BigQuery, Snowflake, Spark, Databricks, Postgres, Redshift, Trino, DuckDB and
 SQLite. It reads `participation` (round, device_id) and `gram` (i, j, x), and gives rows
 (kind, num, amount, device_id), as `counted` reads them. A squared sensitivity is a sum over pairs
-of rounds of one device, where CᵀC has no negative entries. By unit, it also reads a table of units,
-and gives the same rows of units, each of whose rounds counts as often as it has devices there.
+of rounds of one device, where CᵀC has no negative entries.
 """
 
-import functools
 import hashlib
 import math
 
@@ -95,88 +93,25 @@ UNION ALL SELECT 'gram', COUNT(*), CAST(FLOOR(SUM(x) * {scale}) AS BIGINT), NULL
 UNION ALL SELECT 'made_for', {made_for}, {num_rounds}, NULL
 """
 
-_UNITS_VIEW = """\
--- units: a view with a row for each owner of each device, which is never withdrawn:
---   device_id   as in participation
---   unit_id     who owns it, text or whole numbers, compared byte by byte
---   from_round  first round in which it does, a whole number; until_round is not read
-"""
 
-_WORDS_OF_UNITS = (
-  ('participation', 'unit_rounds'),
-  ('device_id', 'unit_id'),
-  ("'exposed', p.round, 1", "'exposed', p.round, p.times"),
-  ('SUM(t.x)', 'SUM(t.x * a.times * b.times)'),
-  *((f'{name}s', f'unit_{name}s') for name in ('separation', 'square', 'bin')),
-  *((name, f'unit_{name}') for name in ('marked', 'nearest', 'largest', 'terms')),
-)
-
-_OWNED = """\
-owned AS (
-  SELECT p.round AS round, p.device_id AS device_id, u.unit_id AS unit_id
-  FROM participation p
-  LEFT JOIN units u ON u.device_id = p.device_id AND u.from_round <= p.round
-),
-unit_rounds AS (
-  SELECT unit_id, round, COUNT(*) AS times FROM owned WHERE unit_id IS NOT NULL
-  GROUP BY unit_id, round
-),
-"""
-
-_OF_TABLE = """\
-UNION ALL SELECT 'table_unowned', round, COUNT(*), MIN(device_id), NULL
-  FROM owned WHERE unit_id IS NULL GROUP BY round
-UNION ALL SELECT 'table_repeated', COUNT(*), 0, device_id, unit_id
-  FROM units GROUP BY device_id, unit_id HAVING COUNT(*) > 1
-UNION ALL SELECT 'table_early', from_round, COUNT(*), MIN(device_id), NULL
-  FROM units WHERE from_round < 0 GROUP BY from_round
-UNION ALL SELECT 'table_rows', COUNT(*), COUNT(from_round), NULL, NULL FROM units
-UNION ALL SELECT 'table_devices', COUNT(device_id), COUNT(DISTINCT device_id), NULL, NULL
-  FROM units
-UNION ALL SELECT 'table_units', COUNT(unit_id), COUNT(DISTINCT unit_id), NULL, NULL FROM units
-UNION ALL SELECT 'table_most', COALESCE(MAX(times), 0), COUNT(*), NULL, NULL FROM unit_rounds
-"""
-
-
-def statement(
-  strategy: base.Strategy, num_rounds: int, dialect: str, *, by_unit: bool = False
-) -> str:
-  """Returns the statement that counts a run, by unit too where it has a table of units.
+def statement(strategy: base.Strategy, num_rounds: int, dialect: str) -> str:
+  """Returns the statement that counts a run.
 
   Raises:
     ValueError: for a dialect that is not among DIALECTS.
   """
   checks.one_of(DIALECTS, dialect=dialect)
-  head = _TEXT[: _TEXT.index('WITH ')] + _UNITS_VIEW * by_unit
-  return (head + _query(by_unit)).format(
+  return _TEXT.format(
     dialect=dialect,
     text='STRING' if dialect in ('bigquery', 'databricks', 'spark') else 'VARCHAR',
     marks=', '.join(_literal(mark, dialect) for mark in ('', *id_columns.MISSING)),
     last=num_rounds - 1,
-    made_for=made_for(strategy, num_rounds, by_unit=by_unit),
+    made_for=made_for(strategy, num_rounds),
     most_rounds=MOST_ROUNDS,
     num_rounds=num_rounds,
     saved=_SAVED[dialect],
     scale=_SCALE,
     tolerance=TOLERANCE,
-  )
-
-
-def _query(by_unit: bool) -> str:
-  """Returns the text from WITH on; by unit, with that of rounds of units beside that of devices."""
-  query = _TEXT[_TEXT.index('WITH ') :]
-  if not by_unit:
-    return query
-  again = functools.reduce(lambda text, words: text.replace(*words), _WORDS_OF_UNITS, query)
-  (tables, counts), (unit_tables, unit_counts) = (
-    text.removeprefix('WITH ').split('\nSELECT ', 1) for text in (query, again)
-  )
-  return (
-    f'WITH {tables},\n{_OWNED}{unit_tables}\n'
-    'SELECT c.kind AS kind, c.num AS num, c.amount AS amount, c.device_id AS device_id,'
-    f' NULL AS unit_id FROM (\nSELECT {counts}) c\n'
-    f"UNION ALL SELECT 'unit_' || c.kind, c.num, c.amount, NULL, c.unit_id FROM (\n"
-    f'SELECT {unit_counts}) c\n{_OF_TABLE}'
   )
 
 
@@ -186,10 +121,10 @@ def _literal(mark: str, dialect: str) -> str:
   return f"{code} || '{mark[1:]}'" if mark.startswith('\\') else f"'{mark}'"
 
 
-def made_for(strategy: base.Strategy, num_rounds: int, *, by_unit: bool = False) -> int:
+def made_for(strategy: base.Strategy, num_rounds: int) -> int:
   """Returns a number below 2^60 that tells strategies, numbers of rounds and texts apart."""
   about = f'{documents.strategy_digest(strategy)} {num_rounds} {_SCALE} {TOLERANCE}'
-  text = f'{about} {_query(by_unit)}'  # A comment may change.
+  text = f'{about} {_TEXT[_TEXT.index("WITH ") :]}'  # A comment may change.
   return int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import operator
-from typing import Any
 
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_spellings
@@ -15,6 +14,7 @@ from fl_dpftrl.prove.replaying import (
   device_tallies,
   observed_losses,
   run_facts,
+  statement_parts,
 )
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
@@ -32,58 +32,8 @@ ASSUMED_ROUNDS = (
   'A log does not say how many rounds consumed noise; its last round plus one'
   ' was taken. Burnt rounds after it would be missing'
 )
-TOO_SMALL = (
-  'all kept to it, and the loss that the log shows is larger than its guarantee: the sensitivity of'
-  ' the participation is wrong'
-)
 COLUMNS, MARKS = 'COLUMNS', 'MARKS'
 """Stands for the columns of a log in what is published: their names are those of another system."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Part:
-  """One guarantee of a statement, and the participation that it is of.
-
-  That of declared schemas is of all declared rounds, also where a run ended earlier: what such a
-  run released is part of what all of its rounds would have released, whatever ended it.
-
-  Attributes:
-    name: 'worst_case', 'observed', 'declared', 'amplified' (by secret draws) or 'shuffled'.
-    participation: what was declared, or the scheme of draws; None for what the log shows. That of
-      several runs stands for all.
-    holds: whether the log does not contradict it.
-    reason: how it does; None if it does not, and if that must not be published.
-  """
-
-  name: str
-  guarantee: guarantees.Guarantee
-  participation: Any = None
-  holds: bool = True
-  reason: str | None = None
-
-  def __repr__(self) -> str:
-    """Returns the guarantee in one sentence."""
-    name = self.name.replace('_', ' ')
-    if not self.holds:
-      return messages.one_line(f'{name}: does not hold, as {self.reason or self.broken}', 200)
-    extent = '' if self.participation is None else f', of {self.participation.extent}'
-    return f'{name}: {self.guarantee}{extent}'
-
-  @property
-  def broken(self) -> str:
-    """That what was declared or drawn does not hold, in words."""
-    text: str = TOO_SMALL if self.reason == TOO_SMALL else self.participation.broken
-    return text
-
-  def to_json(self) -> json_files.Object:
-    """Returns the figures, with the participation if there is one and whether it holds."""
-    figures, stated = self.guarantee.to_json(), self.participation
-    if stated is None:
-      return figures
-    result = {**stated.summary(), **figures, 'holds': self.holds}
-    if stated.is_drawn:
-      result |= {'adjacency': self.guarantee.adjacency, 'reason': self.reason}
-    return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,7 +57,7 @@ class Statement:
   """
 
   runs: tuple[run_facts.RunFacts, ...]
-  parts: tuple[Part, ...]
+  parts: tuple[statement_parts.Part, ...]
   void_reason: str | None
   warnings: tuple[str, ...]
   violations: observed_losses.Violations | None = None
@@ -270,22 +220,22 @@ class Statement:
     return None if part is None else part.guarantee
 
   @property
-  def planned(self) -> Part | None:
+  def planned(self) -> statement_parts.Part | None:
     """The guarantee of what was declared, or of the stated draws."""
     return next((part for part in self.parts if part.participation), None)
 
   @property
-  def declared(self) -> Part | None:
+  def declared(self) -> statement_parts.Part | None:
     """The guarantee of the declared participations, to which devices keep."""
     return self.part(protocol.DECLARED)
 
   @property
-  def drawn(self) -> Part | None:
+  def drawn(self) -> statement_parts.Part | None:
     """The guarantee of the stated sampling scheme."""
     return None if self.declared else self.planned
 
   @property
-  def headline(self) -> Part:
+  def headline(self) -> statement_parts.Part:
     """The guarantee to quote: that of what was declared while rounds may follow, if it holds.
 
     The worst case is only that of the rounds so far then: rounds that follow add to it.
@@ -315,7 +265,7 @@ class Statement:
     rounds = f'{head.participation.extent}; so far ε = {so_far}, {self.num_rounds} rounds'
     return f'{text}, of {rounds}'
 
-  def part(self, name: str) -> Part | None:
+  def part(self, name: str) -> statement_parts.Part | None:
     """Returns a part by name; None if it is not there."""
     return next((part for part in self.parts if part.name == name), None)
 

@@ -44,12 +44,9 @@ def report(statement: statements.Statement, setting: Setting) -> str:
   noun, unit = 'device', setting.unit
   if statement.planned and statement.planned.participation.unit == 'example':
     noun, unit = 'example', 'an example' if unit == Setting.unit else unit
-  noun_units = statement.runs[0].units
-  if noun_units is not None:
+  if statement.runs[0].units is not None:
     noun = statement.unit
-    in_its_rounds = ' in its rounds' if noun_units.ends else ''
-    owned = f'all devices that it owns{in_its_rounds}'
-    unit = f'{_a(noun)}, with {owned}'
+    unit = f'{_a(noun)}, with all devices that it owns'
   return page.render(
     'privacy.html',
     title=': '.join(filter(None, ('Privacy report', setting.run))),
@@ -67,7 +64,6 @@ def report(statement: statements.Statement, setting: Setting) -> str:
     kept_rows=_rows([run.units.max_rows if run.units else 0 for run in statement.runs]),
     declared_rows=_rows([getattr(part.participation, 'max_rows', 0) for part in statement.parts]),
     counts_earlier=bool(getattr(statement.runs[0].claim.participation, 'earlier', ())),
-    ends=noun_units is not None and noun_units.ends,
     drawn_is_amplified=statement.drawn is not None and statement.drawn.name == 'amplified',
     clip_norm=_clip_norm(statement),
     report_goal=statement.runs[0].claim.report_goal,

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import functools
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -129,18 +130,24 @@ def _raise_named(error: OSError, temporary: pathlib.Path, path: pathlib.Path) ->
 
 
 class ThreadLock:
-  """A lock of the threads of one process; a fork is refused, where it could wait for ever."""
+  """A lock of the threads of one process; a fork is refused, where it could wait for ever.
+
+  `with` calls the methods of the lock within, which no interrupt comes between: one that is raised
+  at the first line of an `__exit__` in Python would leave the other threads waiting for ever.
+  """
 
   def __init__(self, what: object):
     self._what, self._process, self._lock = what, os.getpid(), threading.RLock()
 
-  def __enter__(self) -> None:
+  @property
+  def __enter__(self) -> Callable[[], bool]:
     if os.getpid() != self._process:
       raise ValueError(f'{self._what} was opened by another process, and only that one may use it')
-    self._lock.acquire()
+    return self._lock.__enter__
 
-  def __exit__(self, *unused: object) -> None:
-    self._lock.release()
+  @property
+  def __exit__(self) -> Callable[..., None]:
+    return self._lock.__exit__
 
 
 def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
@@ -154,33 +161,48 @@ def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
   return locked
 
 
+def locked(path: str | os.PathLike[str], *, wait: bool = False) -> io.FileIO:
+  """Returns a lock file, which is held until it is closed or the process ends.
+
+  Closing it is one step, and so is dropping it: no interrupt comes between.
+
+  Raises:
+    ValueError: if another process has it, unless it waits.
+    OSError: where no file can be locked.
+  """
+  if fcntl is None:
+    raise OSError(errno.ENOTSUP, 'needs locks between processes: use Linux or macOS', str(path))
+  file = io.FileIO(path, 'r+', opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o600))
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    is_held = _is_at(file, path)
+  except BlockingIOError:
+    is_held = False
+  except OSError as error:
+    file.close()
+    why = f'{error.strerror}: no file can be locked there; take a disk with locks, or start lockd'
+    raise OSError(error.errno, why, str(path)) from error
+  if not is_held:
+    file.close()
+    raise ValueError(f'{path} is held by another process, which is still at work there')
+  return file
+
+
+def _is_at(file: io.FileIO, path: str | os.PathLike[str]) -> bool:
+  with contextlib.suppress(FileNotFoundError):
+    return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+  return False
+
+
 @contextlib.contextmanager
 def exclusive(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[Callable[[], bool]]:
-  """Holds a lock file until the process ends; ValueError if another has it, unless it waits.
+  """Holds a lock file within the block; see `locked`.
 
   Yields a function that returns whether the path is still the locked file: one that was removed
   meanwhile locks nobody out, and another process may have made its own.
   """
-  if fcntl is None:
-    raise OSError(errno.ENOTSUP, 'needs locks between processes: use Linux or macOS', str(path))
-  descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-
-  def is_there() -> bool:
-    with contextlib.suppress(FileNotFoundError):
-      return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    return False
-
-  try:
-    try:
-      fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-      is_held = is_there()
-    except BlockingIOError:
-      is_held = False
-    if not is_held:
-      raise ValueError(f'{path} is held by another process, which is still at work there')
-    yield is_there
-  finally:
-    os.close(descriptor)
+  with locked(path, wait=wait) as file:
+    yield lambda: _is_at(file, path)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ and outside the noise, so that an old ledger, a write-ahead log that is gone or 
 folder of noise are noticed.
 """
 
+import contextlib
 import os
 import pathlib
 import struct
@@ -23,6 +24,7 @@ _SLOT = 4096  # bytes: what a disk writes whole
 # Most nanoseconds between the time in a record and that of its file, whose clock is coarse.
 TOLERANCE = 200_000_000
 _MOST_TRIES = 20
+_LATEST = 2**63 - 1
 
 
 class LostStateError(ValueError):
@@ -95,6 +97,13 @@ class MarkFile:
     """Rounds that were begun; 0 before the first record."""
     return 0 if self.record is None else self.record.num_rounds
 
+  def drop(self) -> None:
+    """Lets the file go; removes one that has no record, whose start was refused."""
+    if self.record is None and self.close.alive:  # Later, it may be another process's.
+      with contextlib.suppress(FileNotFoundError):
+        self._path.unlink()
+    self.close()
+
   def trust(self, **changes: Any) -> None:
     """Records durably what has changed, and that the file is neither a copy nor changed later."""
     self.late, self.is_suspect = 0, False
@@ -109,6 +118,8 @@ class MarkFile:
     try:
       for _ in range(_MOST_TRIES):
         written = time.time_ns() + self._ahead
+        if written > _LATEST:
+          raise ValueError(f'the clock must be before the year 2262 to write {self._path}')
         record = previous._replace(number=number, written=written, **changes)
         os.pwrite(self._handle, _packed(record), number % 2 * _SLOT)
         late = os.fstat(self._handle).st_ctime_ns - written

@@ -8,7 +8,7 @@ from fl_dpftrl.support.kernels import compiled
 
 KEPT, CLIPPED, ZEROED, REJECTED = range(4)
 _LANES, _COLUMNS = 64, 2048
-_MOST_BITS = np.int64(25)  # A block of squares of so many bits fits in 64.
+_MOST_BITS = np.int64(50)  # of a square; a block of those fits in 64.
 _LEAST_NORMAL, _LEAST = 2.0**-126, np.float32(2.0**-149)  # of float32
 
 
@@ -83,5 +83,17 @@ def add(rows, start, stop, first, scales, total, squares):
           whole = np.int64(np.int32(part[i] * factor))
           sums[i] += whole
           square += whole * whole
-          bits |= whole ^ (whole >> np.int64(63))
+          bits |= whole * whole
         squares[row] += np.inf if bits >> _MOST_BITS else np.float64(square)
+
+
+@compiled.loop
+def longest(squares):
+  """Returns the largest sum of squares of an update, of pieces, shape [pieces, updates]."""
+  most = 0.0
+  for row in range(squares.shape[1]):
+    square = 0.0
+    for piece in range(len(squares)):
+      square += squares[piece, row]
+    most = max(most, square)
+  return most

@@ -1,8 +1,6 @@
 """People with several devices: what their rows cost, and who is admitted."""
 
-import dataclasses
 import itertools
-import json
 import math
 
 import numpy as np
@@ -252,59 +250,6 @@ def test_a_table_has_the_same_digest_in_every_format(tmp_path):
   assert citations == {table(rows).citation}
 
 
-def test_a_week_of_a_person_is_a_unit_whose_budget_renews(tmp_path):
-  rows = [(f'd{i}', f'p{i}/{week}', 4 * week, 4 * week + 4) for i in (0, 1) for week in range(3)]
-  path = tmp_path / 'owners.csv'
-  names = 'device_id,unit_id,from_round,until_round\n'
-  path.write_text(names + ''.join(','.join(map(str, row)) + '\n' for row in rows))
-  units = unit_tables.opened(path)
-  for t in range(12):
-    assert owners_at(units, 'd0', t) == [f'p0/{t // 4}']
-  assert owners_at(units, 'd0', 12) == []
-  units.save(tmp_path / 'owners.parquet')
-  again = unit_tables.opened(tmp_path / 'owners.parquet')
-  assert again.citation == units.citation
-  forever = unit_tables.UnitTable('t', units.device_ids, units.unit_ids, units.from_rounds)
-  assert forever.citation != units.citation
-  claim = dpftrl.Claim(
-    strategy=BLT,
-    noise_multiplier=4.0,
-    participation=per_units.PerUnit(dpftrl.MinSep(12, 1, 1), name='week of a person'),
-  )
-  log = tmp_path / 'log.parquet'
-  with guards.Guard(claim, log=log, units=path) as guard:
-    admitted = []
-    for t in range(12):
-      ids = guard.check(['d0']).device_ids.tolist()
-      admitted += [t] * len(ids)
-      guard.admit([*ids, 'd1'][:1], timestamp=t)
-  assert admitted == [0, 4, 8]
-  statement = dpftrl.replay(dpftrl.open_run(log, BLT, units=path), delta=DELTA)
-  assert statement.declared.holds and statement.max_participations == 1
-  assert any('used only data of the units that own' in text for text in statement.assumptions)
-  # Beside a run that declares nothing, its declared unit would be left out, and a person's taken.
-  own = dpftrl.open_run(log, BLT, units=path)
-  undeclared = dataclasses.replace(claim, participation=None)
-  with dpftrl.LogWriter(tmp_path / 'other.parquet', undeclared) as writer:
-    writer.append(0, ['d0'], 0)
-  people = unit_tables.UnitTable('t', pa.array(['d0']), pa.array(['p']), np.zeros(1, np.int64))
-  beside = dpftrl.open_run(tmp_path / 'other.parquet', BLT, units=people)
-  for runs in ([own, beside], [beside, own]):
-    with pytest.raises(ValueError, match='has until_round, whose units only a declared PerUnit'):
-      dpftrl.replay(runs, delta=DELTA)
-  with pytest.raises(ValueError, match='has until_round, whose units only a declared PerUnit'):
-    dpftrl.open_run(log, BLT, units=path, declared_num_rounds=12)
-  path.write_text(f'{names}d0,p,4,4\n')
-  with pytest.raises(refusals.LogError, match='row 1: must end after it begins'):
-    unit_tables.opened(path)
-
-
-def owners_at(units, device, t):
-  """Returns the ids of the owners of a device in a round."""
-  _, numbers = units.owners(pa.array([device]), np.array([t]))
-  return units.ids(numbers).to_pylist()
-
-
 def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
   path, read = tmp_path / 'owners.csv', unit_tables._column
   path.write_text('device_id,unit_id,from_round\nd1,p,0\nd2,q,0\n')
@@ -325,21 +270,3 @@ def test_a_table_has_the_first_round_with_which_it_was_opened(tmp_path):
   assert unit_tables.opened(path, 1).from_rounds.tolist() == [0]
   with pytest.raises(ValueError, match='give files'):
     unit_tables.opened(unit_tables.opened(path), 1)
-
-
-@pytest.mark.parametrize('suffix', ['csv', 'jsonl', 'parquet'])
-@pytest.mark.parametrize('place', [0, 1])
-def test_an_end_that_is_missing_is_refused_and_not_taken_for_none(tmp_path, suffix, place):
-  path, ends = tmp_path / f'owners.{suffix}', [4, 4]
-  ends[place] = None
-  names = ('device_id', 'unit_id', 'from_round', 'until_round')
-  rows = [dict(zip(names, (f'd{i}', 'p', 0, end))) for i, end in enumerate(ends)]
-  if suffix == 'parquet':
-    pq.write_table(pa.Table.from_pylist(rows), path)
-  elif suffix == 'csv':
-    lines = [','.join('' if v is None else str(v) for v in row.values()) for row in rows]
-    path.write_text('\n'.join([','.join(names), *lines, '']))
-  else:
-    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
-  with pytest.raises(refusals.LogError, match=f'row {place + 1}: .*does not end has 9999999'):
-    unit_tables.opened(path)

@@ -39,15 +39,14 @@ def draw(seed, text, devices=60, num_rounds=N):
   return rounds.tolist(), [f'dévice "{i}", {i % 7}' if text else int(i) * 10**15 - 9 for i in ids]
 
 
-def of_duckdb(rows, gram, text, path, units=None):
+def of_duckdb(rows, gram, text, path):
   with duckdb.connect() as engine:
     engine.register('participation', pa.table(dict(zip(('round', 'device_id'), rows))))
     engine.register('gram', gram)
-    engine.register('units', units or gram)
     pq.write_table(engine.execute(text).to_arrow_table(), path)
 
 
-def of_sqlite(rows, gram, text, path, units=None):
+def of_sqlite(rows, gram, text, path):
   with contextlib.closing(sqlite3.connect(':memory:')) as engine:
     try:
       engine.execute('SELECT LN(2), CEIL(2.5), FLOOR(2.5)')
@@ -58,10 +57,6 @@ def of_sqlite(rows, gram, text, path, units=None):
     engine.executemany('INSERT INTO participation VALUES (?, ?)', zip(*rows))
     terms = zip(*(column.to_pylist() for column in gram.columns))
     engine.executemany('INSERT INTO gram VALUES (?, ?, ?)', terms)
-    if units:
-      engine.execute('CREATE TABLE units (device_id, unit_id, from_round INTEGER)')
-      columns = zip(*(column.to_pylist() for column in units.columns))
-      engine.executemany('INSERT INTO units VALUES (?, ?, ?)', columns)
     result = engine.execute(text)
     with open(path, 'w', newline='') as file:
       writer = csv.writer(file)
@@ -87,22 +82,16 @@ def fixture_of_postgres():
   words = f'-k {folder} -c listen_addresses= -c fsync=off'
   start(server, '-D', data, '-o', words, '-l', folder / 'server.log', '-w', 'start')
 
-  def run(rows, gram, text, path, units=None):
+  def run(rows, gram, text, path):
     kind = 'text' if isinstance(rows[1][0], str) else 'bigint'
     pa_csv.write_csv(pa.table(dict(zip(('round', 'device_id'), rows))), f'{path}.rows')
     pa_csv.write_csv(gram, f'{path}.gram')
-    if units:
-      pa_csv.write_csv(units, f'{path}.units')
-      kinds = ['bigint' if pa.types.is_integer(c.type) else 'text' for c in units.columns]
-      columns = ', '.join(map(' '.join, zip(units.column_names, kinds)))
-      copied = [f'CREATE TABLE units ({columns});', f"\\copy units FROM '{path}.units' CSV HEADER"]
     script = [
-      'DROP TABLE IF EXISTS participation, gram, units;',
+      'DROP TABLE IF EXISTS participation, gram;',
       f'CREATE TABLE participation (round integer, device_id {kind});',
       'CREATE TABLE gram (i bigint, j bigint, x double precision);',
       f"\\copy participation FROM '{path}.rows' CSV HEADER",
       f"\\copy gram FROM '{path}.gram' CSV HEADER",
-      *(copied if units else ()),
       f'CREATE TEMPORARY TABLE result AS {text};',
       f"\\copy result TO '{path}' CSV HEADER",
     ]
@@ -353,6 +342,7 @@ def test_commands_from_a_table_to_a_statement(tmp_path, suffix):
 
 @pytest.mark.parametrize('words, message', [
   ('--from_counts=r.csv --log=l.csv', '--log does not go with --from_counts'),
+  ('--from_counts=r.csv --units=u.csv', '--units does not go with --from_counts'),
   ('--from_counts=r.csv --sampling=poisson', '--sampling does not go with --from_counts'),
   ('--from_counts=r.csv', '--num_rounds is needed with --from_counts'),
   ('--from_counts=r.csv --write_counts=c.csv --num_rounds=4', 'for the log of one run'),
@@ -368,6 +358,23 @@ def test_what_does_not_go_with_counts_is_one_line(words, message, tmp_path, monk
   given = ['--strategy=tree_online', '--noise_multiplier=3', '--delta=1e-6', *words.split()]
   (line,) = command('replay', *given, status=2).stderr.splitlines()
   assert message in line or 'no such file' in line.lower()
+
+
+def test_counts_of_units_are_refused_in_one_line(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  dpftrl.write_log('l.parquet', rounds=[0, 1], device_ids=['d', 'e'], num_rounds=N)
+  pathlib.Path('u.csv').write_text('device_id,unit_id,from_round\nd,p,0\ne,p,0\n')
+  about = ['--strategy=tree_online', '--noise_multiplier=3', f'--num_rounds={N}', '--delta=1e-6']
+  done = command(
+    'replay', '--log=l.parquet', '--units=u.csv', '--write_counts=c.csv', *about, status=2
+  )
+  (line,) = done.stderr.splitlines()
+  assert 'counts are of devices, and none of units; replay the log itself' in line
+  assert not pathlib.Path('c.csv').exists()
+  by_unit = [{**row, 'unit_id': None} for row in rows_of()]
+  by_unit.append({**by_unit[-1], 'kind': 'unit_cohort', 'device_id': None, 'unit_id': 'p'})
+  with pytest.raises(refusals.LogError, match="unknown kind, 'unit_cohort'"):
+    opened(by_unit, 'r.parquet')
 
 
 def test_groups_and_several_runs_need_the_log(tmp_path):

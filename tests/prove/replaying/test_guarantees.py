@@ -180,7 +180,6 @@ def test_a_run_under_way_is_read_from_its_folder(folder):
   ('claim.json', '{}', 'claim.json: a claim must have'),
   ('strategy.json', None, 'strategy'),
   ('participation.csv', None, 'must hold one log'),
-  ('participation.tsv', 'round\tdevice_id\n0\tx\n', 'must hold one log'),
 ])  # fmt: skip
 def test_refuses_a_folder_that_is_no_run(folder, name, content, message):
   (folder / name).unlink() if content is None else (folder / name).write_text(content)
@@ -228,9 +227,9 @@ def shown(log, capsys, *flags):
   ((0, 0), (), 'is twice in round {0}'),
   ((0, 7), (), 'round {7} is beyond the 6 rounds'),
   ((0, 2, 3), ('--declared_num_rounds=6', '--declared_min_sep=2'), 'in 1 rounds ({3})'),
-  ((0, 4), ('--sampling=fixed_size', '--num_examples=9', '--batch_size=1'),
+  ((0, 4), ('--sampling=fixed_size', '--num_examples=9', '--batch_size=1', '--num_parts=1'),
    'no examples, the first of them round {1}'),
-  ((0, 1, 1.5, 2), ('--sampling=fixed_size', '--num_examples=9', '--batch_size=1'),
+  ((0, 1, 1.5, 2), ('--sampling=fixed_size', '--num_examples=9', '--batch_size=1', '--num_parts=1'),
    'first of them round {1} with 2'),
 ])  # fmt: skip
 def test_rounds_are_shown_as_the_log_numbers_them(tmp_path, capsys, rounds, flags, wanted):

@@ -17,11 +17,10 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.run.observers import apart, trackers
 
+ROOT = pathlib.Path(__file__).parents[3]
 SCHEMA = dpftrl.MinSep(num_rounds=6, min_sep=2)
-ROOT = pathlib.Path(__file__).parents[2]
 STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
 IDS = ['secret-ann', 'secret-bob']
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def aggregator(folder, *observers, strategy=STRATEGY, **changes):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.participation import accounting
 from fl_dpftrl.participation.accounting import arithmetics, gaussian
-from fl_dpftrl.prove.replaying import statements
+from fl_dpftrl.prove.replaying import statement_parts
 from fl_dpftrl.prove.reports import page
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.text import roundings
@@ -77,7 +77,7 @@ def test_the_noise_of_a_finished_run_is_not_overstated():
   loss = accounting.Guarantee(
     sensitivity=1.0, sensitivity_kind='exact', noise_multiplier=1.23456, deltas=(1e-6,)
   )
-  part = statements.Part(name='worst_case', guarantee=loss)
+  part = statement_parts.Part(name='worst_case', guarantee=loss)
   table = replay_text._guarantees(
     types.SimpleNamespace(
       parts=(part,),

@@ -1,0 +1,238 @@
+"""A Ctrl-C at any instruction of a round leaves a run that goes on, with each round once."""
+
+import collections
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.logs import ledger_format, ledgers, log_tables, participation_log
+from fl_dpftrl.run import guards
+from fl_dpftrl.run.observers import observer
+from fl_dpftrl.support.files import mark
+from tests import every_family
+from tests.run import interrupts
+from tests.tff.training import small_runs
+
+STRATEGY = every_family.example('banded', 40)
+SCHEMA = dpftrl.MinSep(num_rounds=40, min_sep=2)
+CLAIM = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=2.0, participation=SCHEMA)
+NUM_ROUNDS, NUM_LOOPS = 2, 10
+
+
+def cohort(t):
+  return [f'{t % 3}-{i}' for i in range(2)]
+
+
+class Guard:
+  def open(self, folder):
+    return guards.Guard(CLAIM, 1e-6, log=folder / ledger_format.NAME)
+
+  def next(self, guard):
+    return guard.num_rounds
+
+  def round(self, guard):
+    admitted = guard.admit(cohort(guard.num_rounds), timestamp=5)
+    return admitted.round_index, tuple(admitted.device_ids.tolist())
+
+
+class AnyRun:
+  def open(self, folder):
+    return dpftrl.Run(folder, CLAIM, delta=1e-6)
+
+  def next(self, run):
+    return run.next_round
+
+  def round(self, run):
+    with run.round(cohort(run.next_round), timestamp=5) as round_:
+      round_.released()
+    return round_.row, tuple(round_.device_ids.tolist())
+
+
+class Aggregator:
+  def open(self, folder):
+    return dpftrl.PrivateAggregator(
+      STRATEGY,
+      template=np.zeros(4, np.float32),
+      noise_multiplier=2.0,
+      clip_norm=1.0,
+      report_goal=2,
+      folder=folder,
+      participation=SCHEMA,
+      metrics={'loss': 1.0},
+    )
+
+  def next(self, aggregator):
+    return aggregator.next_round
+
+  def round(self, aggregator):
+    self.last = aggregator.round(cohort(aggregator.next_round))
+    with self.last as round_:
+      for _ in range(2):
+        round_.add(np.full(4, 0.1, np.float32), metrics={'loss': 0.5})
+    return round_.index, round_.mean.tobytes()
+
+
+class Rows:
+  def open(self, folder):
+    return dpftrl.NoiseRows(STRATEGY, 4, folder=folder)
+
+  def next(self, rows):
+    return rows.next_row
+
+  def round(self, rows):
+    t = rows.next_row
+    return t, rows.row(t).tobytes()
+
+
+class Released(observer.Observer):
+  def __init__(self, released):
+    self._released = released
+
+  def released(self, run, round_index, measurements):
+    self._released[round_index].add(measurements['aggregator/row'])
+
+
+KINDS = {'guard': Guard(), 'run': AnyRun(), 'aggregator': Aggregator(), 'rows': Rows()}
+
+
+def go_on(kind, folder, released, begin=lambda: None, survives=False, num_rounds=NUM_ROUNDS):
+  """Runs rounds; notes what was released by round, and starts to count interrupts with `begin`.
+
+  Args:
+    survives: whether the loop goes on with the same object after an interrupt in a round.
+  """
+  if kind == 'train':
+    begin()
+    small_runs.run(folder, observers=[Released(released)], num_rounds=num_rounds)
+    return
+  kind = KINDS[kind]
+  with kind.open(folder) as opened:
+    begin()
+    while kind.next(opened) < num_rounds:
+      try:
+        t, values = kind.round(opened)
+        released[t].add(values)
+      except KeyboardInterrupt:
+        if not survives:
+          raise
+        if getattr(kind, 'last', None) and kind.last.is_open:  # It came as the block was left.
+          kind.last.fail()
+
+
+def check(kind, folder, released):
+  """Asserts that each round is in the log once, and that ledger, mark and Parquet agree."""
+  assert all(len(values) == 1 for values in released.values())
+  rows = [row for values in released.values() for row in values]
+  assert kind in ('guard', 'run') or len(set(rows)) == len(rows)
+  if kind == 'rows':
+    return
+  log = participation_log.read_log(folder / ledger_format.NAME)  # Compares it with its ledger.
+  assert (folder / ledger_format.NAME).exists()
+  assert mark.read(ledger_format.mark_of(folder / ledger_format.NAME)).num_rounds == log.num_rounds
+  assert log.num_rounds > max(released, default=-1)
+  found = collections.Counter(
+    (r['round'], r['device_id']) for t in log.tables() for r in t.to_pylist()
+  )
+  assert max(found.values()) == 1
+  if kind != 'train':
+    assert set(found) == {(t, device) for t in range(log.num_rounds) for device in cohort(t)}
+
+
+def attempt(kind, folder, at, survives):
+  """Interrupts a run, and goes on with it in the same process; returns where that was."""
+  folder.mkdir()
+  released = collections.defaultdict(set)
+  interrupter = interrupts.Interrupter(at)
+  interrupter.run(lambda: go_on(kind, folder, released, interrupter.begin, survives))
+  go_on(kind, folder, released)
+  check(kind, folder, released)
+  return interrupter
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', [*KINDS, 'train'])
+def test_an_interrupt_at_any_instruction_of_a_round_locks_nobody_out(kind, tmp_path):
+  for number in range(2):  # The first loads what later ones have.
+    num_places = attempt(kind, tmp_path / f'whole {number}', None, False).count
+  draws = random.Random(1)
+  for number in range(NUM_LOOPS):
+    at = draws.randrange(1, num_places)
+    where = attempt(kind, tmp_path / f'{number}', at, number % 2 == 1).where
+    assert where is not None or number % 2 or kind not in ('guard', 'run')
+  other = f"""
+import collections, pathlib
+from tests.run import test_interrupts
+for number in range({NUM_LOOPS}):
+  folder, released = pathlib.Path({str(tmp_path)!r}, str(number)), collections.defaultdict(set)
+  test_interrupts.go_on({kind!r}, folder, released, num_rounds={NUM_ROUNDS + 1})
+  test_interrupts.check({kind!r}, folder, released)
+"""
+  subprocess.run([sys.executable, '-c', other], check=True, timeout=600)
+
+
+class Interrupting:
+  """A database after one of whose statements an interrupt comes, once."""
+
+  def __init__(self, database, statement):
+    self._database, self._statement = database, statement
+
+  def __getattr__(self, name):
+    return getattr(self._database, name)
+
+  def execute(self, statement, *values):
+    result = self._database.execute(statement, *values)
+    if statement == self._statement:
+      self._statement = None
+      raise KeyboardInterrupt
+    return result
+
+
+@pytest.mark.parametrize('statement, num_rounds', [('BEGIN IMMEDIATE', 1), ('COMMIT', 2)])
+@pytest.mark.parametrize('goes_on', [True, False])
+def test_the_ledger_says_whether_an_interrupted_write_was_made(
+  tmp_path, statement, num_rounds, goes_on
+):
+  path = tmp_path / ledger_format.NAME
+  with ledgers.LogWriter(path, CLAIM) as log:
+    log.append(0, ['a'], 1)
+    log._database = Interrupting(log._database, statement)
+    with pytest.raises(KeyboardInterrupt):
+      log.append(1, ['b'], 2)
+    assert log.num_rounds == num_rounds
+    if goes_on:
+      log.append(num_rounds, ['c'], 3)
+  expected = [['a'], ['b']][:num_rounds] + [['c']] * goes_on
+  with ledgers.LogWriter(path, CLAIM) as log:
+    assert [log.cohort(t).tolist() for t in range(log.num_rounds)] == expected
+    assert log.mark.num_rounds == len(expected)
+  assert participation_log.read_log(path).num_rounds == len(expected)
+
+
+@pytest.mark.parametrize('error', [OSError(28, 'No space left on device'), KeyboardInterrupt()])
+@pytest.mark.parametrize('kind', ['guard', 'run', 'aggregator'])
+def test_a_close_that_failed_lets_go_and_tries_again(tmp_path, monkeypatch, kind, error):
+  def full(*arguments):
+    raise error
+
+  opened = KINDS[kind].open(tmp_path)
+  KINDS[kind].round(opened)
+  with monkeypatch.context() as patched:
+    patched.setattr(log_tables, 'appending', full)
+    for _ in range(2):
+      with pytest.raises(type(error)):
+        opened.close()
+  assert not (tmp_path / ledger_format.NAME).exists()
+  with KINDS[kind].open(tmp_path) as other:
+    with pytest.raises(ValueError, match='in use'):
+      opened.close()
+    KINDS[kind].round(other)
+    other_log = (other if kind == 'guard' else other.guard).log
+    monkeypatch.setattr(other_log, 'close', other_log.release)  # As if it was killed.
+  opened.close()
+  opened.close()
+  assert participation_log.read_log(tmp_path / ledger_format.NAME).num_rounds == 2
+  assert (tmp_path / ledger_format.NAME).exists()
