@@ -5,12 +5,12 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fl_dpftrl.mechanisms import schemas as participation
+import fl_dpftrl as dpftrl
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning.simulation import partition
 from tests.prove.replaying import in_memory
 
-SCHEMAS = (participation.MinSep, participation.FixedSeparation)
+SCHEMAS = (dpftrl.MinSep, dpftrl.FixedSeparation)
 
 
 @st.composite

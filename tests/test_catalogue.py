@@ -39,7 +39,7 @@ def test_round_trip(tmp_path, name, schema, workload):
   saved = files.save_strategy(path, strategy, schema=schema, objective='rms', workload=workload)
   loaded = files.load(path)
   assert loaded.schema == saved.schema == schema
-  assert type(loaded.schema) is type(schema)
+  assert loaded.schema.separation == schema.separation
   assert (loaded.workload, loaded.objective) == (workload, 'rms')
   assert loaded.version == fl_dpftrl.__version__
   assert loaded.figures == saved.figures

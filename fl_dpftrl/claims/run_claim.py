@@ -72,7 +72,7 @@ class Claim:
     keep = functools.partial(object.__setattr__, self)
     num_rounds = None
     if self.participation is not None:
-      registry.check(self.participation)
+      keep('participation', registry.resolved(self.participation))
       num_rounds = self.participation.num_rounds
     keep('strategy', files.resolved(self.strategy, num_rounds))
     if self.strategy.depends_on_num_rounds:

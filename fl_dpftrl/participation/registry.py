@@ -67,9 +67,14 @@ def check(participation: Any) -> None:
     )
 
 
-def min_sep(num_rounds: Any, min_sep: int = 1, max_participations: int | None = None) -> Any:
-  """Returns the min-sep participation of these numbers, for modules that it rests on."""
-  return KINDS['min_sep'](num_rounds, min_sep, max_participations)
+def min_sep(*numbers: Any, **others: Any) -> Any:
+  """Returns a `MinSep` of these numbers, for modules that it rests on."""
+  return KINDS['min_sep'](*numbers, **others)
+
+
+def fixed(*numbers: Any, **others: Any) -> Any:
+  """Returns a `FixedSeparation` of these numbers, for modules that it rests on."""
+  return KINDS['fixed_separation'](*numbers, **others)
 
 
 def resolved(participation: Any) -> Any:

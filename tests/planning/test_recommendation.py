@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from fl_dpftrl.mechanisms import schemas as participation
+import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import accountant
@@ -25,11 +25,11 @@ def outcome(schema):
   )
 
 
-PLANNED = participation.MinSep(num_rounds=60, min_sep=9, max_participations=4)
+PLANNED = dpftrl.MinSep(num_rounds=60, min_sep=9, max_participations=4)
 SCHEMAS = (
   PLANNED,
-  participation.MinSep(num_rounds=60, min_sep=10, max_participations=3),
-  participation.MinSep(num_rounds=60, min_sep=14, max_participations=3),
+  dpftrl.MinSep(num_rounds=60, min_sep=10, max_participations=3),
+  dpftrl.MinSep(num_rounds=60, min_sep=14, max_participations=3),
 )
 NAMES = ['blt:2', 'banded', 'banded_toeplitz', 'tree_full', 'identity', 'blt-b100']
 DELTA = 1e-6
@@ -90,7 +90,7 @@ def test_default_names_leave_out_what_takes_long():
   labels = [origin.label for origin in chosen]
   assert {'blt', 'banded', 'identity', 'blt-b400'} <= set(labels)
   assert not skipped
-  long = participation.MinSep(num_rounds=20000, min_sep=4000)
+  long = dpftrl.MinSep(num_rounds=20000, min_sep=4000)
   chosen, (skip,) = search.named(None, long)
   assert skip.label == 'banded' and 'in strategies' in skip.reason
   assert 'banded' not in [origin.label for origin in chosen]

@@ -89,8 +89,7 @@ class StrategyFile:
     schema = self.schema
     shown = {
       'mechanism': self.strategy.family,
-      'schema': f'{schema.name}({schema.num_rounds}, {schema.min_sep},'
-      f' {schema.participations})',
+      'schema': f'{schema.name}({schema.num_rounds}, {schema.min_sep}, {schema.participations})',
       'workload': self.workload.name,
       'objective': self.objective,
       **self.figures,

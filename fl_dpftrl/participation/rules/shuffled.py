@@ -108,7 +108,7 @@ class ShuffledOnce(Shuffled):
   @property
   def schema(self) -> schemas.Fixed:
     """Participation schema: every pass_turns turns of a part, exactly."""
-    return schemas.Fixed(
+    return registry.fixed(
       num_rounds=self.num_rounds,
       min_sep=self.num_parts * self.pass_turns,
       max_participations=-(-self.turns // self.pass_turns),

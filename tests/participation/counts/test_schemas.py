@@ -64,3 +64,14 @@ def test_within_allows_every_part_of_a_pattern(fixed):
           assert len(rounds) <= part.participations
           assert all(j - i >= part.min_sep for i, j in itertools.pairwise(rounds))
   assert whole.within(n) is whole
+
+
+def test_the_schema_of_a_strategy_file_is_a_participation(tmp_path):
+  schema = dpftrl.MinSep(num_rounds=12, min_sep=3)
+  dpftrl.save_strategy(tmp_path / 'a.json', dpftrl.Identity(), schema=schema)
+  stored, noise = files.load(tmp_path / 'a.json').schema, dict(noise_multiplier=1.0, delta=1e-6)
+  assert stored == schema and hash(stored) == hash(schema)
+  assert dpftrl.account('identity', stored, **noise) == dpftrl.account('identity', schema, **noise)
+  claim = dpftrl.Claim(strategy=dpftrl.Identity(), noise_multiplier=1.0, participation=stored)
+  assert type(claim.participation) is dpftrl.MinSep
+  assert dpftrl.MinSep(12, 3) != dpftrl.FixedSeparation(12, 3) != stored
