@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.mechanisms.files import files
 from tests import oracle
 
 
