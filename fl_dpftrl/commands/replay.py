@@ -50,9 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add(parser, 'num_rounds', help=words)
   add(
     '--columns',
-    metavar='round=NAME,device_id=NAME,timestamp=NAME',
-    help='names of the columns, if they are others; with a timestamp, whether rounds are in the'
-    ' order of time is said too',
+    metavar='round=NAME,device_id=NAME',
+    help='names of the columns, if they are others',
   )
   add('--first_round', type=int, help='number of the first round in the log (default: 0)')
   add(

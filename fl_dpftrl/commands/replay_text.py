@@ -97,7 +97,7 @@ def _place(result: statements.Statement, place: int) -> str:
 
 
 def _columns(result: statements.Statement) -> list[str]:
-  """Returns which columns of the logs nothing read, and what their timestamps show."""
+  """Returns which columns of the logs nothing read."""
   lines = []
   for i, run in enumerate(result.runs):
     if run.unused_columns:
@@ -106,8 +106,6 @@ def _columns(result: statements.Statement) -> list[str]:
       lines.append(
         f'columns not used    {_place(result, i)}{names}{more}: neither read nor checked'
       )
-    if run.times:
-      lines.append(f'timestamps          {_place(result, i)}{run.times}')
   return lines
 
 

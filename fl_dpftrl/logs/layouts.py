@@ -29,16 +29,12 @@ class Layout(NamedTuple):
       for each cohort.
     first_round: number of the first round.
     missing: texts, and whole numbers as text, that are no ids but say that one is missing.
-    timestamp: name of a column of times whose order is checked; None for none.
-    holds_times: whether `device_id` names a column of times, which have types of their own.
   """
 
   round: str = NAMES[0]
   device_id: str = NAMES[1]
   first_round: int = 0
   missing: tuple[str, ...] = id_columns.MISSING
-  timestamp: str | None = None
-  holds_times: bool = False
 
   @property
   def own_names(self) -> str | None:
@@ -46,12 +42,6 @@ class Layout(NamedTuple):
     if (self.round, self.device_id) == NAMES:
       return None
     return f'round={self.round},device_id={self.device_id}'
-
-  @property
-  def text(self) -> str | None:
-    """All names as `parse` takes them; None if they are those of our logs."""
-    times = self.timestamp and f'timestamp={self.timestamp}'
-    return ','.join(filter(None, (self.own_names, times))) or None
 
   @property
   def own_marks(self) -> str | None:
@@ -102,9 +92,7 @@ def parse(
     pairs = columns.items()
   names: dict[str, Any] = {}
   for column, name in pairs if columns else ():
-    if (
-      column not in (*NAMES, 'timestamp') or column in names or not (name and isinstance(name, str))
-    ):
+    if column not in NAMES or column in names or not (name and isinstance(name, str)):
       raise ValueError(
         f'columns={messages.quoted(columns)} must be like round=step,device_id=user_id'
       )
@@ -113,7 +101,7 @@ def parse(
     raise ValueError(f'missing={messages.quoted(missing)} must be like NULL,unknown')
   marks = id_columns.MISSING if missing is None else tuple(filter(None, missing.split(',')))
   result = Layout(**names, first_round=first_round, missing=marks)
-  if len({result.round, result.device_id, result.timestamp}) < 3:
+  if result.round == result.device_id:
     raise ValueError(f'columns={messages.quoted(columns)} names one column twice')
   return result
 

@@ -27,8 +27,6 @@ class ParquetReader:
     kinds = {own: schema.field(name).type for own, name in self._in_file.items()}
     rounds = kinds.get('round', pa.int64())
     device_ids = kinds.get('device_id', pa.large_string())
-    if layout.holds_times and pa.types.is_timestamp(device_ids):
-      device_ids = pa.int64()
     self._check_size(file.seek(0, 2))
     self._lists = table_rows.is_list(device_ids)
     if self._lists:
@@ -51,8 +49,6 @@ class ParquetReader:
       columns = {own: batch.column(name) for own, name in self._in_file.items()}
       columns |= layouts.repeated(self._folder_values, batch.num_rows)
       columns['round'] = columns['round'].cast(pa.int64())
-      if pa.types.is_timestamp(columns['device_id'].type):
-        columns['device_id'] = whole_seconds(columns['device_id'])
       yield pa.table({name: columns[name] for name in self.schema.names})
       num_missing -= batch.num_rows
     if num_missing:  # Headers of pages have no checksums.
@@ -98,8 +94,3 @@ def _id_type(path: str, stored: pa.DataType) -> pa.DataType:
     return pa.int64()
   hint = '; write bytes as hexadecimal text' if 'binary' in str(kind) else ''
   raise refusals.LogError(f'{path}: device_id must be text or whole numbers, is {stored}{hint}')
-
-
-def whole_seconds(times: pa.Array) -> pa.Array:
-  """Returns timestamps of any unit as whole seconds since 1970."""
-  return times.cast(pa.timestamp('s', tz=times.type.tz), safe=False).cast(pa.int64())

@@ -13,16 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.logs import (
-  keys,
-  layouts,
-  ledger_format,
-  ledger_reader,
-  limits,
-  readers,
-  refusals,
-  timestamps,
-)
+from fl_dpftrl.logs import keys, layouts, ledger_format, ledger_reader, limits, readers, refusals
 from fl_dpftrl.support.files import mark, paths
 from fl_dpftrl.support.text import messages
 
@@ -77,7 +68,6 @@ class Log:
     num_rounds: n, rows of noise consumed; assumed where it rests only on the last round.
     warnings: lines that a reader should know.
     layout: where the files have their columns.
-    times: times of the rounds; None if the layout names no timestamp.
   """
 
   shards: tuple[Shard, ...]
@@ -85,7 +75,6 @@ class Log:
   warnings: tuple[str, ...] = ()
   num_rounds_assumed: bool = False
   layout: layouts.Layout = layouts.PLAIN
-  times: timestamps.RoundTimes | None = None
 
   @property
   def path(self) -> str:
@@ -185,10 +174,7 @@ def read_log(
     _check_agreement(shards[0], shard)
   _check_types(shards)
   n, assumed = _num_rounds(shards, sources, num_rounds)
-  times = timestamps.read(sources, n) if layout.timestamp else None
-  path = shards[0].path + (f' and {len(shards) - 1} more' if shards[1:] else '')
-  warnings = (*assumed, *(times.warnings(path) if times else ()))
-  return Log(shards, n, warnings, bool(assumed), layout, times)
+  return Log(shards, n, tuple(assumed), bool(assumed), layout)
 
 
 def find(names: Sequence[Path]) -> list[str]:
@@ -269,7 +255,7 @@ def _open(source: readers.Source) -> Shard:
   id_type, metadata, names = readers.head(source)
   if suffix in (_PARQUET, ledger_format.SUFFIX):
     _check_beside(path, metadata)
-  used = {source.layout.round, source.layout.device_id, source.layout.timestamp}
+  used = {source.layout.round, source.layout.device_id}
   if keys.VERSION_KEY in metadata:  # Whose timestamps this package wrote.
     used.add('timestamp')
   return Shard(

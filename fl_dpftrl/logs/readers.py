@@ -133,8 +133,6 @@ def _parts(source: Source, num_rounds: int | None = None) -> Iterator[tuple[pa.T
   first_row, layout = 1, source.layout
   with _opened(source, num_rounds) as reader:
     for table in reader.tables():
-      if layout.holds_times and table_rows.is_list(table.column('device_id').type):
-        raise refusals.LogError(f'{source.path}: device_id must be one a row, not lists')
       flat = table_rows.checked(
         source.path,
         table,

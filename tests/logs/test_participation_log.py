@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fl_dpftrl.logs import ledgers, log_tables, participation_log, refusals
+from fl_dpftrl.logs import layouts, ledgers, log_tables, participation_log, refusals
 from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.prove.replaying import counting, opened_runs, replays
 from tests.logs import files
@@ -47,11 +47,27 @@ def test_files_that_are_not_there(tmp_path, name):
   assert 'no such file, folder or match' in files.refusal(tmp_path / name)
 
 
-@pytest.mark.parametrize('name', ['notes.txt', 'more/l.parquet'])
+@pytest.mark.parametrize('name', ['notes.txt', 'l.jsonl', 'more/l.parquet'])
 def test_a_folder_of_a_log_holds_nothing_else(tmp_path, name):
   files.written(tmp_path / 'l.parquet', ROWS)
   files.written(tmp_path / name, ROWS)
-  assert f"holds '{name.partition('/')[0]}', which is no .parquet" in files.refusal(tmp_path)
+  line = files.refusal(tmp_path)
+  assert f"holds '{name.partition('/')[0]}', which is no .parquet or .csv file" in line
+  assert line.endswith('docs/write-the-log.md says how other formats become Parquet')
+
+
+@pytest.mark.parametrize('name', ['l.csv', 'l.parquet'])
+def test_columns_that_nothing_reads_are_named(tmp_path, name):
+  rows = {'step': [0, 1], 'model': ['x', 'y'], 'device_id': ['a', 'b'], 'timestamp': [1, 2]}
+  content = rows if name == 'l.parquet' else f'{",".join(rows)}\n0,x,a,1\n1,y,b,2\n'
+  path = files.written(tmp_path / name, content)
+  log = participation_log.read_log(path, layout=layouts.parse('round=step'))
+  assert log.unused_columns == ('model', 'timestamp')
+
+
+def test_a_log_of_this_package_has_no_column_that_nothing_reads(path):
+  log_tables.write_log(path, rounds=[0], device_ids=['a'], num_rounds=1, timestamps=[5])
+  assert participation_log.read_log(path).unused_columns == ()
 
 
 @pytest.mark.parametrize('rows, metadata, message', [

@@ -271,7 +271,7 @@ def test_one_number_of_numpy_is_taken_for_several():
 
 
 @pytest.mark.parametrize('call, message', [
-  (lambda: dpftrl.describe('identity', dpftrl.SecretBins(20, 4)), 'FixedSeparation, got SecretBins'),
+  (lambda: dpftrl.describe('identity', dpftrl.SecretBins(20, 4)), 'FixedSeparation, got Secret'),
   (lambda: dpftrl.save_strategy('x.json', 'identity', schema=None), 'schema must be a MinSep'),
   (lambda: dpftrl.describe('identity', SCHEMAS[0], workload='momentum'), 'workload must be a Work'),
   (lambda: dpftrl.optimize('blt', SCHEMAS[0], workload='momentum'), 'workload must be a Workload'),

@@ -209,7 +209,7 @@ def _asked(run: opened_runs.RecordedRun) -> json_files.Object:
   is_stated = log.num_rounds_assumed or log.shards[0].num_rounds is not None
   return {
     'num_rounds': None if is_stated else log.num_rounds,
-    'columns': layout.text,
+    'columns': layout.own_names,
     'first_round': layout.first_round,
     'missing': layout.own_marks,
   }

@@ -212,7 +212,6 @@ def _facts(
     num_rounds_assumed=run.log.num_rounds_assumed,
     layout=run.log.layout,
     unused_columns=run.log.unused_columns,
-    times=run.log.times,
     claim_in_log=run.stated is not None,
     recorded=run.recorded,
     schema_in_log=run.schema_in_log,

@@ -5,7 +5,7 @@ import functools
 from typing import Any
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import layouts, timestamps
+from fl_dpftrl.logs import layouts
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.participation.rules import per_units, separations
@@ -52,7 +52,6 @@ class RunFacts:
     min_sep: b, rounds; the least separation in the log.
     layout: where the log's files have their columns.
     unused_columns: names of columns of the log that nothing read; none in a publishable statement.
-    times: times of its rounds; None if they were not asked for, and in a publishable statement.
     claim_in_log: whether the log's metadata state the claim.
     recorded: participation that log or folder state, whatever is claimed; None if none is.
     schema_in_log: whether they state the declared schema, as it was written before round 0.
@@ -70,7 +69,6 @@ class RunFacts:
   max_participations: int
   layout: layouts.Layout = layouts.PLAIN
   unused_columns: tuple[str, ...] = ()
-  times: timestamps.RoundTimes | None = None
   claim_in_log: bool = False
   recorded: Any = None
   schema_in_log: bool = False
@@ -117,7 +115,6 @@ class RunFacts:
       'num_rounds_assumed': self.num_rounds_assumed or None,
       'from_counts': self.from_counts or None,
       'unused_columns': list(self.unused_columns) or None,
-      'timestamps': self.times and self.times._asdict(),
       'report_goal': claim.report_goal,
       'rounds_short_of_report_goal': self.rounds_short_of_report_goal,
       'clip_norm': claim.first_clip_norm,

@@ -355,7 +355,6 @@ def _publishable_run(run: run_facts.RunFacts) -> run_facts.RunFacts:
     claim=dataclasses.replace(run.claim, not_private_metrics=(), void_reason=None),
     layout=run.layout.published(COLUMNS, MARKS),
     unused_columns=(),
-    times=None,
     counted=None,
     units=run.units
     and dataclasses.replace(run.units, num_units=None, num_devices=None, counted=None),
