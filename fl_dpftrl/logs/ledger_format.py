@@ -97,10 +97,14 @@ def connected(path: pathlib.Path) -> sqlite3.Connection:
   if path.stat().st_size < _LEAST_BYTES:  # SQLite would begin it anew.
     raise refusals.LogError(f'{path}: is no ledger, or damaged: it is cut short')
   database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
-  for setting in ('locking_mode=exclusive', 'trusted_schema=off', 'synchronous=full'):
-    database.execute(f'PRAGMA {setting}')
-  if database.execute('PRAGMA journal_mode=wal').fetchone() != ('wal',):
-    raise OSError(errno.ENOTSUP, 'no write-ahead log can be kept there', str(path))
+  try:
+    for setting in ('locking_mode=exclusive', 'trusted_schema=off', 'synchronous=full'):
+      database.execute(f'PRAGMA {setting}')
+    if database.execute('PRAGMA journal_mode=wal').fetchone() != ('wal',):
+      raise OSError(errno.ENOTSUP, 'no write-ahead log can be kept there', str(path))
+  except BaseException:  # It is part of a cycle, and would keep its locks.
+    database.close()
+    raise
   return database
 
 

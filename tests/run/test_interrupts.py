@@ -2,6 +2,7 @@
 
 import collections
 import random
+import sqlite3
 import subprocess
 import sys
 
@@ -213,7 +214,7 @@ def test_the_ledger_says_whether_an_interrupted_write_was_made(
 
 
 @pytest.mark.parametrize('error', [OSError(28, 'No space left on device'), KeyboardInterrupt()])
-@pytest.mark.parametrize('kind', ['guard', 'run', 'aggregator'])
+@pytest.mark.parametrize('kind', ['guard', 'run', pytest.param('aggregator', marks=pytest.mark.slow)])
 def test_a_close_that_failed_lets_go_and_tries_again(tmp_path, monkeypatch, kind, error):
   def full(*arguments):
     raise error
@@ -236,3 +237,17 @@ def test_a_close_that_failed_lets_go_and_tries_again(tmp_path, monkeypatch, kind
   opened.close()
   assert participation_log.read_log(tmp_path / ledger_format.NAME).num_rounds == 2
   assert (tmp_path / ledger_format.NAME).exists()
+
+
+def test_an_interrupt_as_the_ledger_is_opened_locks_nobody_out(tmp_path, monkeypatch):
+  path, connect = tmp_path / ledger_format.NAME, sqlite3.connect
+  ledgers.LogWriter(path, CLAIM).close()
+  with monkeypatch.context() as patched:
+    interrupting = lambda *args, **options: Interrupting(
+      connect(*args, **options), 'PRAGMA journal_mode=wal'
+    )
+    patched.setattr(sqlite3, 'connect', interrupting)
+    with pytest.raises(KeyboardInterrupt):
+      ledgers.LogWriter(path, CLAIM)
+  with ledgers.LogWriter(path, CLAIM) as log:
+    log.append(0, ['a'], 1)

@@ -94,15 +94,16 @@ def test_rows_go_on_without_snapshots_where_there_is_no_room(tmp_path, monkeypat
     raise OSError(errno.ENOSPC, 'No space left on device')
 
   num_rows = 3 * 64
+  strategy = every_family.example('banded', num_rows)
   monkeypatch.setattr(noise_rows, '_MOST_SNAPSHOT_ROWS', 64)
-  expected = engine_rows(BLT, num_rows)
-  with opened(tmp_path / 'noise') as rows, monkeypatch.context() as patched:
+  expected = engine_rows(strategy, num_rows)
+  with opened(tmp_path / 'noise', strategy) as rows, monkeypatch.context() as patched:
     patched.setattr(snapshots.durable, 'write', full)
     with pytest.warns(UserWarning, match='no snapshot.*No space left') as warned:
       for t in range(num_rows - 1):
         np.testing.assert_array_equal(rows.integers(t), expected[t])
   assert len(warned) == 1
-  with opened(tmp_path / 'noise') as rows:
+  with opened(tmp_path / 'noise', strategy) as rows:
     np.testing.assert_array_equal(rows.integers(num_rows - 1), expected[-1])
 
 

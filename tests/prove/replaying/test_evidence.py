@@ -255,7 +255,7 @@ def leaves(document):
 def test_every_leaf_of_a_statement_that_is_changed_is_found(written, folder, monkeypatch):
   computed = evidence._replayed(
     [dpftrl.open_run(folder / 'log-1.parquet', STRATEGY)],
-    dict(deltas=[1e-6, 1e-9], adjacency='zero_out', group_size=2, disjoint=False),
+    dict(deltas=[1e-6, 1e-9], adjacency='zero_out', group_size=2, disjoint=False, local_ids=False),
     lambda text: None,
   )
   monkeypatch.setattr(evidence, '_replayed', lambda *given: computed)
