@@ -85,7 +85,7 @@ class Budget:
 def limited(
   claim: run_claim.Claim,
   *,
-  delta: float,
+  delta: float | None,
   max_epsilon: float | None,
   recorded_rounds: int | None = None,
 ) -> run_claim.Claim:

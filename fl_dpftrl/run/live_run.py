@@ -88,7 +88,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
       self.guard.log.release()  # If an interrupt kept `close` from it.
 
   @property
-  def identity(self) -> str:
+  def identity(self) -> str | None:
     """Random name of the run, as its log has it."""
     return self.guard.log.run
 

@@ -163,7 +163,9 @@ class PrivateAggregator(live_run.LiveRun):
       )
       undo.callback(self._rows.close)
       path = self.folder / released.NAME
-      self._table = released.ReleasedTable(path, self._released, self.identity, self.next_round)
+      self._table = released.ReleasedTable(
+        path, self._released, self.guard.log.run, self.next_round
+      )
       undo.callback(self._table.close)
       self._rows.prepare()
       undo.pop_all()

@@ -214,7 +214,7 @@ def test_the_ledger_says_whether_an_interrupted_write_was_made(
 
 
 @pytest.mark.parametrize('error', [OSError(28, 'No space left on device'), KeyboardInterrupt()])
-@pytest.mark.parametrize('kind', ['guard', 'run', pytest.param('aggregator', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('kind', ['guard', 'run', 'aggregator'])
 def test_a_close_that_failed_lets_go_and_tries_again(tmp_path, monkeypatch, kind, error):
   def full(*arguments):
     raise error

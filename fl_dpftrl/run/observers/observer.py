@@ -35,7 +35,7 @@ class Observer:
   measures: ClassVar[bool] = False
 
   def begin(self, run: Any, round_index: int | None = None) -> None:
-    """Called once a run is open, and before each of its rounds.
+    """Called before a run, of which nothing may be written yet, and before each of its rounds.
 
     Args:
       run: see above.

@@ -15,7 +15,7 @@ from typing import Any
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_spellings
 from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.run import admission, live_run
+from fl_dpftrl.run import admission, budget, live_run
 from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support import metrics
 from fl_dpftrl.support.files import durable, mark, paths
@@ -52,19 +52,27 @@ class TrainingRun(live_run.LiveRun):
     say: Callable[[str], None] = lambda line: None,
     machines: Callable[[], str] = lambda: '',
     published: int = 0,
+    delta: float | None = None,
+    max_epsilon: float | None = None,
     **options: Any,
   ):
     """Opens the folder, alone, and finds the checkpoint to go on from.
+
+    Observers hear of the run before anything is written.
 
     Args:
       max_rounds: rows of noise to use up, by lost rounds too, if claim and budget allow so many.
       observers: see the rounds; an error of theirs ends the run.
       published: rounds that were published before; more than the ledger has if that is a copy.
-      options: of `LiveRun`.
+      delta, max_epsilon, options: of `LiveRun`.
     """
+    self.folder, self.delta, self.max_epsilon = paths.local(folder), delta, max_epsilon
+    self.claim = budget.limited(claim, delta=delta, max_epsilon=max_epsilon)
+    self._last, self._is_open = max_rounds, False
     self.process, self.say, self.machines = process, say, machines
     self.trained: Any = None
     self._watching = observers
+    observers.begin(self)
     with contextlib.ExitStack() as undo:
       # Two processes at one run would put a row of noise into two sums.
       stored_in = paths.local(folder) / CHECKPOINTS_NAME
@@ -73,7 +81,8 @@ class TrainingRun(live_run.LiveRun):
       durable.remove_leftovers(stored_in.parent)
       initial = process.initialize()
       self._stored = checkpoints.CheckpointFolder(stored_in, initial)
-      super().__init__(folder, claim, **options)
+      super().__init__(folder, claim, delta=delta, max_epsilon=max_epsilon, **options)
+      self._is_open = True
       undo.callback(self.guard.log.release)
       self._last = min(max_rounds, super().max_rounds)
       if self._last < max_rounds:
@@ -82,6 +91,11 @@ class TrainingRun(live_run.LiveRun):
         say(f'{why} allows {self._last} of {max_rounds} rounds: the run ends there')
       self.checkpoint = self._recovered(initial, published)
       self._unlocked = undo.pop_all()
+
+  @property
+  def identity(self) -> str | None:
+    """Random name of the run, as its log has it; None before the folder is open."""
+    return self.guard.log.run if self._is_open else None
 
   @property
   def max_rounds(self) -> int:

@@ -15,7 +15,6 @@ from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.planning.simulation import scenarios
 from fl_dpftrl.prove.reports import settings
-from fl_dpftrl.run import budget
 from fl_dpftrl.run.observers import measuring, observer, progress
 from fl_dpftrl.support import checks, metrics
 from fl_dpftrl.support.files import paths
@@ -163,7 +162,6 @@ def train(
     not_private_metrics=_shortened(learned.metrics),
     trusted_operations=_shortened(learned.trusted),
   )
-  budget.limited(claim, delta=delta, max_epsilon=max_epsilon)  # Before anything is written.
   table = report.Table(folder / metrics.NAME)
   watching = _observers(folder, table, evaluate, rounds_per_evaluation, observers)
   running = tff_inprocess.within(seed=seed) if context is None else contexts.installed(context)
@@ -191,7 +189,6 @@ def train(
       if (fixed := processes.warning_of_fixed_weights(process)) is not None:
         say(fixed)
       table.restore(run)
-      watching.begin(run)
       should_stop = lambda: stop_when is not None and stop_when(table.released_metrics())
       run.train(rounds(), _made_later(client_data, clients), should_stop)
     weights = run.weights()

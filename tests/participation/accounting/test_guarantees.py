@@ -113,7 +113,7 @@ def test_calibrated_noise_meets_any_epsilon_and_rho(digits, small, value):
   given = dict(noise_multiplier=found.noise_multiplier, delta=delta)
   assert accountant.account(strategy, once, **given).epsilon() == found.epsilon() <= target
   by_rho = accountant.calibrate(strategy, once, rho=target, delta=delta)
-  assert target * (1.0 - 1e-9) < by_rho.rho <= target
+  assert target * (1.0 - 3e-9) < by_rho.rho <= target
 
 
 @pytest.mark.parametrize('epsilon', [1e-3, 1.0, 40.0, 590.0])

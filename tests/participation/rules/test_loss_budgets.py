@@ -110,7 +110,7 @@ def print_lengths(path) -> None:
 
 @pytest.mark.slow
 def test_meters_after_forty_kills_are_those_of_an_uninterrupted_run(tmp_path):
-  path, root = tmp_path / 'killed.parquet', pathlib.Path(__file__).parents[2]
+  path, root = tmp_path / 'killed.parquet', pathlib.Path(__file__).parents[3]
   program = 'import sys; from tests.participation.rules import test_loss_budgets as tests'
   words = [*forks.PYTHON, '-c', f'{program}; tests.print_lengths(sys.argv[1])', str(path)]
   lengths = json.loads(subprocess.check_output(words, cwd=root, text=True, timeout=240))

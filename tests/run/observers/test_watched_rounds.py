@@ -446,7 +446,8 @@ def test_an_error_after_a_round_of_the_trainer_ends_it_and_the_round_is_seen_aga
     small_runs.run(tmp_path, observers=[Failing()])
   seen = Recording()
   last, _, _ = small_runs.run(tmp_path, observers=[seen])
-  assert not last.burnt and seen.calls[:2] == [('released', 3, ['aggregator/row']), ('begin', 4)]
+  calls = [('begin', None), ('released', 3, ['aggregator/row']), ('begin', 4)]
+  assert not last.burnt and seen.calls[:3] == calls
 
   class Broken(small_runs.Process):
     def next(self, state, data):

@@ -71,7 +71,7 @@ def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
     say=said.append,
   )
   expected = [(0, False), (1, True), (2, False), (3, True)]
-  assert counting.seen == [('begin', True), *expected, ('end', True, 1e-6)]
+  assert counting.seen == [('begin', False), *expected, ('end', True, 1e-6)]
   assert len(said) == 5 and 'does not cover the lowest bits' in said[0]
   assert 'validation accuracy' in said[3] and 'ε so far' in said[3]
   history = trained.history
