@@ -1,11 +1,11 @@
 """Limit on the number of clients that train at the same time."""
 
 import functools
-import os
-import pathlib
 import warnings
 
 from tensorflow.python.util import _pywrap_util_port
+
+from fl_dpftrl.support import machine
 
 # A client's variables, their gradients, the optimiser's slots, its update, and
 # one more update that waits for its turn.
@@ -14,17 +14,6 @@ _MODEL_COPIES = 8
 _PER_PROCESSOR = 2
 # Of the free memory, for batches and what belongs to others.
 _SHARE = 0.5
-_CGROUP = pathlib.Path('/sys/fs/cgroup')
-# Limit, use, and statistics with the files that can be dropped: versions 2 and 1.
-_GROUP_FILES = (
-  ('memory.max', 'memory.current', 'memory.stat', 'inactive_file'),
-  (
-    'memory/memory.limit_in_bytes',
-    'memory/memory.usage_in_bytes',
-    'memory/memory.stat',
-    'total_inactive_file',
-  ),
-)
 
 
 def concurrent_clients(model_bytes: int, at_most: int | None = None) -> int:
@@ -59,37 +48,9 @@ def _warn_of_one_dnn() -> None:
 
 
 def _fitting(model_bytes: int) -> int:
-  most = _PER_PROCESSOR * len(os.sched_getaffinity(0))
-  free = free_bytes()
+  most = _PER_PROCESSOR * machine.cores()
+  free = machine.free_memory()
   if free is None or not model_bytes:
     return most
   fitting = int(_SHARE * free) // (_MODEL_COPIES * model_bytes)
   return max(1, min(most, fitting))
-
-
-def free_bytes() -> int | None:
-  """Returns the memory available without swapping; None if unknown."""
-  known = [one for one in (_of_machine(), _of_group()) if one is not None]
-  return min(known, default=None)
-
-
-def _of_machine() -> int | None:
-  try:
-    for line in pathlib.Path('/proc/meminfo').read_text().splitlines():
-      if line.startswith('MemAvailable:'):
-        return 1024 * int(line.split()[1])
-  except (OSError, ValueError):
-    pass
-  return None
-
-
-def _of_group() -> int | None:
-  """Returns the memory that a container's control group leaves, if limited."""
-  for limit_file, used_file, statistics, inactive in _GROUP_FILES:
-    try:
-      limit, used = (int((_CGROUP / name).read_text()) for name in (limit_file, used_file))
-      details = (_CGROUP / statistics).read_text().split()
-      return limit - used + int(details[details.index(inactive) + 1])
-    except (OSError, ValueError):  # Of the other version; 'max' is no limit.
-      continue
-  return None

@@ -33,6 +33,7 @@ from experiments.stackoverflow import command_line, configuration, run
 from fl_dpftrl.mechanisms import workloads
 from fl_dpftrl.study import cells, comparing, designs
 from fl_dpftrl.study.result_tables import Metric
+from fl_dpftrl.support import machine
 from fl_dpftrl.support.files import json_files, paths
 from fl_dpftrl.support.text import messages
 
@@ -184,7 +185,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
   found = comparing.compare(
     study,
-    functools.partial(train, max(1, len(os.sched_getaffinity(0)) // arguments.jobs)),
+    functools.partial(train, max(1, machine.cores() // arguments.jobs)),
     paths.local(arguments.output_dir),
     jobs=arguments.jobs,
     cell=arguments.cell,

@@ -25,6 +25,7 @@ from experiments.stackoverflow import (
 from fl_dpftrl.mechanisms import workloads
 from fl_dpftrl.planning.simulation import cohorts
 from fl_dpftrl.prove.reports import settings
+from fl_dpftrl.support import machine
 from fl_dpftrl.tff.training import loop, processes
 from tff_inprocess import memory
 
@@ -248,7 +249,7 @@ def _share_processors(model_bytes: int, machines: remote_machines.Machines) -> N
   if 'TF_NUM_INTRAOP_THREADS' in os.environ:
     return
   clients = memory.concurrent_clients(model_bytes, machines.max_concurrent_clients or None)
-  share = max(1, len(os.sched_getaffinity(0)) // clients)
+  share = max(1, machine.cores() // clients)
   # TensorFlow refuses where it has begun, in a program that trains more than once.
   with contextlib.suppress(RuntimeError):
     tf.config.threading.set_intra_op_parallelism_threads(share)

@@ -2,7 +2,6 @@
 
 import collections
 import functools
-import os
 from collections.abc import Callable, Sequence
 from concurrent import futures
 
@@ -12,6 +11,7 @@ import tensorflow_federated as tff
 
 from experiments.stackoverflow import networks
 from experiments.stackoverflow.datasets import federated_text, vocabularies
+from fl_dpftrl.support import machine
 from tff_inprocess import memory
 
 _EVALUATION_BATCH = 64
@@ -168,7 +168,7 @@ def evaluate(
   def predicted(start):
     return [part.numpy() for part in predict(weights, rows[start : start + _EVALUATION_BATCH])]
 
-  num_threads = 1 if memory.uses_one_dnn() else len(os.sched_getaffinity(0))
+  num_threads = 1 if memory.uses_one_dnn() else machine.cores()
   with futures.ThreadPoolExecutor(num_threads) as pool:
     losses, hits = zip(*pool.map(predicted, range(0, len(rows), _EVALUATION_BATCH)))
   losses, hits = np.concatenate(losses), np.concatenate(hits)

@@ -15,7 +15,7 @@ from fl_dpftrl.mechanisms import base as strategies
 from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.mechanisms.files import documents
 from fl_dpftrl.noise import normals, recurrence
-from fl_dpftrl.support import checks
+from fl_dpftrl.support import checks, machine
 
 # Version of the rows: raise it with every change of their bits.
 VERSION = 6
@@ -67,7 +67,7 @@ class RowMaker:
     self._strategy, self._seed = strategy, seed
     normals.Normals(seed)  # Raises for a seed that will not do.
     self._first_chunk = first_chunk
-    self._threads = num_threads or num_cores()
+    self._threads = num_threads or machine.cores()
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'rows')
     self.size, self.num_rounds = size, num_rounds
     self.row, self.is_torn = 0, False
@@ -159,12 +159,6 @@ def _workspace(seed: bytes) -> tuple[normals.Normals, np.ndarray]:
     _local.seed, _local.source = seed, normals.Normals(seed)
     _local.vectors = np.empty((4, _CHUNKS_AT_A_TIME * normals.CHUNK))
   return _local.source, _local.vectors
-
-
-def num_cores() -> int:
-  """Returns the number of cores that this process may use."""
-  has_affinity = hasattr(os, 'sched_getaffinity')
-  return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 def _mapped(shape: tuple[int, int], folder: str | os.PathLike[str]) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fl_dpftrl.claims import lattice_units
-from fl_dpftrl.noise import integer_rows
+from fl_dpftrl.support import machine
 from fl_dpftrl.support.kernels import sum_loops as loops
 
 KEPT, CLIPPED, ZEROED, REJECTED = OUTCOMES = ('kept', 'clipped', 'zeroed', 'rejected')
@@ -47,7 +47,7 @@ class Sum:
     self._zeroing_norm = math.inf if zeroing_norm is None else zeroing_norm
     self._longest = unit.bound * _MARGIN
     self.total = np.zeros(size, np.int64)
-    self._threads = min(integer_rows.num_cores(), _MOST_THREADS) if size >= _LARGE else 1
+    self._threads = min(machine.cores(), _MOST_THREADS) if size >= _LARGE else 1
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'sum')
     self._is_adding = False
 

@@ -223,7 +223,7 @@ def refused(run, line, words):
   'command, flags, words', ERRORS, ids=lambda value: value.encode('unicode_escape').decode()[:60]
 )
 def test_a_bad_flag(run, folder, monkeypatch, command, flags, words):
-  monkeypatch.setattr('fl_dpftrl.support.memory.available', lambda: 2**33)
+  monkeypatch.setattr('fl_dpftrl.support.machine.free_memory', lambda: 2**33)
   monkeypatch.chdir(folder)
   refused(run, f'{command} {BASE[command]} {flags}', words)
 

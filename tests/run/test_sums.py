@@ -113,7 +113,7 @@ def test_a_batch_has_the_bits_of_its_updates_one_by_one(
 
 @pytest.mark.parametrize('cores', [1, 2])
 def test_a_batch_of_large_updates_has_the_bits_of_its_updates(cores, monkeypatch):
-  monkeypatch.setattr(sums.integer_rows, 'num_cores', lambda: cores)
+  monkeypatch.setattr(sums.machine, 'cores', lambda: cores)
   batch = [np.random.default_rng(4).normal(size=(3, 1_300_007)).astype(np.float32) / 900]
   unit = lattice_units.Unit.of(0.5)
   single, whole = (sums.Sum(1_300_007, unit=unit) for _ in range(2))

@@ -113,24 +113,9 @@ def test_another_thread_stops_a_round_and_all_to_come():
   (None, 10, 8), (10**9, 0, 8), (10**9, 10**6, 8), (10**9, 30 * 10**6, 2), (10**9, 10**9, 1),
 ])  # fmt: skip
 def test_memory_bounds_who_trains_at_the_same_time(monkeypatch, free, model_bytes, expected):
-  monkeypatch.setattr(memory, 'free_bytes', lambda: free)
-  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: range(4))
+  monkeypatch.setattr(memory.machine, 'free_memory', lambda: free)
+  monkeypatch.setattr(memory.machine, 'cores', lambda: 4)
   assert memory.concurrent_clients(model_bytes) == expected
-
-
-@pytest.mark.parametrize('folder, limit, used, prefix', [
-  ('.', 'memory.max', 'memory.current', ''),
-  ('memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes', 'total_'),
-])  # fmt: skip
-def test_a_containers_limit_counts(tmp_path, monkeypatch, folder, limit, used, prefix):
-  monkeypatch.setattr(memory, '_CGROUP', tmp_path)
-  unlimited = memory.free_bytes()
-  group = tmp_path / folder
-  group.mkdir(exist_ok=True)
-  (group / limit).write_text('1000\n')
-  (group / used).write_text('600\n')
-  (group / 'memory.stat').write_text(f'{prefix}active_file 7\n{prefix}inactive_file 50\n')
-  assert memory.free_bytes() == 450 < unlimited
 
 
 def test_one_client_at_a_time_with_onednn(monkeypatch):

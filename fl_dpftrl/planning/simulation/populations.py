@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from fl_dpftrl.planning.simulation import availabilities, seeds
-from fl_dpftrl.support import checks, memory
+from fl_dpftrl.support import checks, machine
 
 _RATES, _SPEEDS = 3, 4
 _BYTES_A_DEVICE = 64  # of rates, speeds, timers and habits
@@ -87,7 +87,7 @@ class Population:
 
 def check_memory(num_devices: int) -> None:
   """Raises ValueError where there is not the memory for so many devices."""
-  needed, free = _BYTES_A_DEVICE * num_devices, memory.available()
+  needed, free = _BYTES_A_DEVICE * num_devices, machine.free_memory()
   if free is not None and needed > free:
     raise ValueError(
       f'num_devices={num_devices} need about {needed / 2**30:.1f} GiB of memory and'

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl.planning.simulation import seeds
-from fl_dpftrl.support import memory
+from fl_dpftrl.support import machine
 from fl_dpftrl.support.text import messages
 
 MONDAY = 345600
@@ -121,7 +121,7 @@ def read_traces(path: str | os.PathLike[str]) -> Traces:
   """Reads a Parquet table with the columns device, start and end, the last two UTC timestamps."""
   import duckdb  # Slow to load.
 
-  free = memory.available()
+  free = machine.free_memory()
   limit = _MOST_MEMORY if free is None else min(_MOST_MEMORY, free // 2)
   with (
     open(path, 'rb') as file,

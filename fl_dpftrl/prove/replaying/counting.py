@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
@@ -22,6 +21,7 @@ from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_spellings, refusals
 from fl_dpftrl.participation.counts import participation_counts, seen
 from fl_dpftrl.prove.replaying import device_tallies, opened_runs
+from fl_dpftrl.support import machine
 from fl_dpftrl.support.text import messages
 
 Name = Callable[[int], str | int]  # from the number of a device to its id
@@ -77,10 +77,7 @@ def _counted(
     claims, [run.log.num_rounds for run in runs], [run.charged for run in runs]
   )
   rows = Rows(runs, by_unit, local_ids)
-  # The first is not on macOS.
-  threads = (
-    len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
-  )
+  threads = machine.cores()
   total = nothing = device_tallies.Tally((participation_counts.DeviceCounts(),) * len(runs))
   parts: collections.deque[futures.Future[device_tallies.Tally]] = collections.deque()
 

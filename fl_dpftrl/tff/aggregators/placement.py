@@ -6,7 +6,7 @@ import tff_inprocess
 from fl_dpftrl.mechanisms import base as strategies
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.noise import recurrence
-from tff_inprocess import memory as runtime_memory
+from fl_dpftrl.support import machine
 
 AUTO, STATE, ENGINE = 'auto', 'state', 'engine'
 CHOICES = (AUTO, STATE, ENGINE)
@@ -47,7 +47,7 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
         + _what_fits(MAX_STATE_BYTES, model_bytes, vectors, 1, _MESSAGE_VECTORS)
       )
     return STATE
-  free = runtime_memory.free_bytes()
+  free = machine.free_memory()
   needed = (_STATE_COPIES * vectors + _ROUND_VECTORS) * model_bytes
   if free is None or needed <= free:
     return STATE
@@ -60,7 +60,7 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
 
 def fits_memory(strategy: strategies.Strategy, size: int) -> bool:
   """Returns whether an engine's buffers fit into memory, so that it needs no mapped file."""
-  free = runtime_memory.free_bytes()
+  free = machine.free_memory()
   if free is None:
     return True
   return recurrence.buffer_bytes(strategy, num_rounds(strategy), size) <= _ENGINE_SHARE * free

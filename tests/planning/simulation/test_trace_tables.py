@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fl_dpftrl.planning.simulation import trace_tables
-from fl_dpftrl.support import memory
+from fl_dpftrl.support import machine
 
 MONDAY = 1767571200
 """2026-01-05 00:00 UTC."""
@@ -140,7 +140,7 @@ def test_times_of_presence_are_spilled_where_only_their_owner_can_read(tmp_path,
   """And a table that needs more memory is not called another kind of file."""
   settings = []
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(memory, 'available', lambda: 6 << 20)
+  monkeypatch.setattr(machine, 'available', lambda: 6 << 20)
   count, connect = 100_000, duckdb.connect
 
   def seen(config):
@@ -168,19 +168,19 @@ def test_times_of_presence_are_spilled_where_only_their_owner_can_read(tmp_path,
   )),
 ])  # fmt: skip
 def test_the_memory_of_a_container_counts(lines, files, tmp_path, monkeypatch):
-  whole = memory.available()
+  whole = machine.free_memory()
   assert whole > 0
-  monkeypatch.setattr(memory, '_GROUPS', tmp_path / 'cgroup')
-  monkeypatch.setattr(memory, '_ROOT', tmp_path / 'fs')
+  monkeypatch.setattr(machine, '_GROUPS', tmp_path / 'cgroup')
+  monkeypatch.setattr(machine, '_ROOT', tmp_path / 'fs')
   (tmp_path / 'cgroup').write_text(lines + '\n')
   texts = '9000\n', '5000\n', 'anon 1\ninactive_file 700\ntotal_inactive_file 700\n'
   for name, text in zip(files, texts):
     path = tmp_path / 'fs' / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-  assert memory.available() == 4700
+  assert machine.free_memory() == 4700
   (tmp_path / 'fs' / files[0]).write_text('max\n')
-  assert memory.available() > 10_000
+  assert machine.free_memory() > 10_000
 
 
 def test_other_files_are_refused(tmp_path):

@@ -30,7 +30,7 @@ def by_worker():
 @pytest.fixture
 def free(monkeypatch):
   """Sets the memory that is free, in process."""
-  return lambda value: monkeypatch.setattr(placement.runtime_memory, 'free_bytes', lambda: value)
+  return lambda value: monkeypatch.setattr(placement.machine, 'free_memory', lambda: value)
 
 
 def refusal(*arguments):

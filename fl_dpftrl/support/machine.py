@@ -1,5 +1,6 @@
-"""Memory that this process may still take: of the machine, its container and its own limits."""
+"""What of the machine this process may take: its cores, and the memory that is free."""
 
+import os
 import pathlib
 from collections.abc import Iterator
 
@@ -16,8 +17,17 @@ _VERSION_1 = 'memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes', 'total_
 _VERSION_2 = '', 'memory.max', 'memory.current', 'inactive_file'
 
 
-def available() -> int | None:
-  """Bytes that this process may still take; None where that is not known."""
+def cores() -> int:
+  """Returns the number of cores that this process may use."""
+  has_affinity = hasattr(os, 'sched_getaffinity')  # Not on macOS.
+  return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+
+
+def free_memory() -> int | None:
+  """Returns the bytes that this process may still take; None where that is not known.
+
+  The machine, each control group (such as a container) and the process itself may limit them.
+  """
   try:
     (free,) = [x.split()[1] for x in _MACHINE.read_text().splitlines() if x.startswith(_FREE)]
   except (OSError, ValueError):
