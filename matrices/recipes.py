@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl.mechanisms import base
-from fl_dpftrl.mechanisms import schemas as participation
 from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.participation.rules import loss_budgets
+from fl_dpftrl.participation.rules import loss_budgets, separations
 from fl_dpftrl.planning import optimization
 
 
@@ -32,10 +31,10 @@ class Recipe:
   """
 
   made: base.Strategy | str
-  schema: participation.MinSep
+  schema: separations.MinSep
   objective: str = 'max'
   size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  several: Sequence[participation.MinSep] | loss_budgets.LossBudget = ()
+  several: Sequence[separations.MinSep] | loss_budgets.LossBudget = ()
 
   def make(self) -> base.Strategy:
     if isinstance(self.made, base.Strategy):
@@ -45,13 +44,13 @@ class Recipe:
     )
 
 
-def _unknown() -> tuple[participation.MinSep, ...]:
+def _unknown() -> tuple[separations.MinSep, ...]:
   """Returns a coarse grid of schemas that are common in federated training.
 
   It has 500 to 8,000 rounds, min-sep 50 to 1,000 and 2 to 20 participations.
   """
   every = {
-    participation.MinSep(n, b, min(k, -(-n // b)))
+    separations.MinSep(n, b, min(k, -(-n // b)))
     for n in (500, 1250, 3000, 8000)
     for b in (50, 220, 1000)
     for k in (2, 5, 20)
@@ -60,7 +59,7 @@ def _unknown() -> tuple[participation.MinSep, ...]:
   return tuple(sorted(every, key=dataclasses.astuple))
 
 
-_PAPERS = participation.MinSep(2052, 342, 6)
+_PAPERS = separations.MinSep(2052, 342, 6)
 
 RECIPES: dict[str, Recipe] = {
   # In production: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), appendix.
@@ -69,21 +68,21 @@ RECIPES: dict[str, Recipe] = {
       (0.989739971007307, 0.7352001759538236, 0.16776199983448145, 0.1677619998016191),
       (0.20502892852480875, 0.23357939425278557, 0.03479503245420878, 0.03479509876050538),
     ),
-    participation.MinSep(2000, 100, 10),
+    separations.MinSep(2000, 100, 10),
   ),
   'blt-b400': Recipe(
     blt.BLT(
       (0.9999999999921251, 0.9944453083640997, 0.8985923474607591, 0.4912001418098778),
       (0.0070314825502323835, 0.10613806907600574, 0.1898159060327625, 0.1966594748073734),
     ),
-    participation.MinSep(4000, 400, 5),
+    separations.MinSep(4000, 400, 5),
   ),
   'blt-b1000': Recipe(
     blt.BLT(
       (0.9999999999983397, 0.9973412136664378, 0.9584629472313878, 0.6581796870749317),
       (0.008657392263671862, 0.05890891298181146, 0.14548176930698697, 0.2770117005326523),
     ),
-    participation.MinSep(4000, 1000, 2),
+    separations.MinSep(4000, 1000, 2),
   ),
   # The published BLT for this schema is a local optimum. This one was found by the optimiser of
   # BLTs, and is fixed because runs have used it.
@@ -92,7 +91,7 @@ RECIPES: dict[str, Recipe] = {
       (0.9999999999995761, 0.9810489346691783, 0.6131226198097183),
       (0.008398612540113731, 0.22183088023324485, 0.2707417807122135),
     ),
-    participation.MinSep(2000, 100, 10),
+    separations.MinSep(2000, 100, 10),
   ),
   # The setting of the papers' simulations.
   'blt-b342-rms': Recipe('blt', _PAPERS, 'rms', {'num_buffers': 4}),
@@ -101,7 +100,7 @@ RECIPES: dict[str, Recipe] = {
   'toeplitz-b342-max': Recipe('banded_toeplitz', _PAPERS),
   # For runs with an unknown schema; its figures are for a middling one.
   'default': Recipe(
-    'blt', participation.MinSep(2000, 200, 10), size={'num_buffers': 4}, several=_unknown()
+    'blt', separations.MinSep(2000, 200, 10), size={'num_buffers': 4}, several=_unknown()
   ),
   # For runs without an end: their regret over the horizons is 14 and 15 %.
   'blt-b342-endless': Recipe(
@@ -112,12 +111,12 @@ RECIPES: dict[str, Recipe] = {
   ),
   'blt-b40-endless': Recipe(
     'blt',
-    participation.MinSep(200, 40, 5),
+    separations.MinSep(200, 40, 5),
     size={'num_buffers': 3, 'horizons': (20, 2000)},
     several=loss_budgets.LossBudget(max_participations=5, min_sep=40),
   ),
   # Small enough to read, and for a first run.
-  'banded-b16': Recipe('banded', participation.MinSep(256, 16)),
+  'banded-b16': Recipe('banded', separations.MinSep(256, 16)),
 }
 
 

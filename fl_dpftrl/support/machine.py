@@ -1,4 +1,4 @@
-"""What of the machine this process may take: its cores, and the memory that is free."""
+"""Cores and free memory that this process may take of its machine."""
 
 import os
 import pathlib

@@ -140,7 +140,7 @@ def test_times_of_presence_are_spilled_where_only_their_owner_can_read(tmp_path,
   """And a table that needs more memory is not called another kind of file."""
   settings = []
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(machine, 'available', lambda: 6 << 20)
+  monkeypatch.setattr(machine, 'free_memory', lambda: 6 << 20)
   count, connect = 100_000, duckdb.connect
 
   def seen(config):
