@@ -8,7 +8,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_spellings, ledgers, log_tables, participation_log
 from fl_dpftrl.mechanisms.families import blt, identity
-from fl_dpftrl.participation.rules import poisson
+from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.run import guards
 
@@ -49,7 +49,7 @@ def test_a_candidate_in_another_spelling_is_turned_away_also_after_a_restart(
 
 
 def test_a_drawn_batch_with_another_spelling_is_refused(tmp_path):
-  drawn = poisson.CyclicPoisson(num_rounds=5, num_examples=10, batch_size=2)
+  drawn = sampling.CyclicPoisson(num_rounds=5, num_examples=10, batch_size=2)
   with guard(tmp_path, drawn, identity.Identity()) as run:
     run.reserve([['1']])
     with pytest.raises(ValueError, match='device_ids: one has zeros or a sign'):

@@ -1,4 +1,4 @@
-"""Rules of participation, a file each."""
+"""Rules of participation, a family of them in each file."""
 
 from fl_dpftrl.participation.rules import loss_budgets as loss_budgets
 from fl_dpftrl.participation.rules import per_units as per_units
