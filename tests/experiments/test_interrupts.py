@@ -16,6 +16,8 @@ from fl_dpftrl.support import signals
 @pytest.fixture(autouse=True)
 def signals_are_heard():
   before = {n: signal.getsignal(n) for n in signals.SIGNALS}
+  for number in before:  # A shell, or nohup, may have had them ignored.
+    signal.signal(number, signal.SIG_DFL)
   signal.signal(signal.SIGINT, signal.default_int_handler)
   yield
   for number, handler in before.items():

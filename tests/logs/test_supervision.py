@@ -15,6 +15,7 @@ from fl_dpftrl.support import signals
 # Does something in place of the command.
 _PROGRAM = """
 import os, resource, signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # It is ignored under nohup.
 from fl_dpftrl.commands import dispatch, main
 def work(arguments, guard):
   with guard('fl-dpftrl replay: interrupted'):

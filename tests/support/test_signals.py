@@ -26,16 +26,17 @@ sys.meta_path.insert(0, Finder())
 sys.argv[1:] = sys.argv[4:]
 runpy.run_module(program, run_name='__main__', alter_sys=True)
 """
-# A background job's children ignore interrupts, unless they are told to hear them.
-HEARS_INTERRUPTS = """
+# A background job's children ignore interrupts, and those of nohup hangups.
+HEARS_SIGNALS = """
 import signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """
 
 
 def ended(program: str, *arguments: object, **kwargs) -> subprocess.CompletedProcess:
   """Runs a program of those above to its end."""
-  command = [sys.executable, '-c', HEARS_INTERRUPTS + program, *map(str, arguments)]
+  command = [sys.executable, '-c', HEARS_SIGNALS + program, *map(str, arguments)]
   return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, **kwargs)
 
 
