@@ -191,15 +191,16 @@ class Round:
         num_added = len(arrays[0][:count])
         self._check_room(num_added)
         self._check_device(device_id)
-        is_begun = True
+        is_begun = self._is_torn = True  # Until it is whole, whatever ends it.
         outcomes = aggregator._sum.add([array[:count] for array in arrays])
-        counts = [outcomes.count(outcome) for outcome in sums.OUTCOMES[1:]]
+        counts = list(map(outcomes.count, sums.OUTCOMES[1:]))
         aggregator._sum.add_last(aggregator._released.extra(counts, values))
         self.num_updates += num_added
         self.clipped_count += counts[0]
         self.zeroed_count += counts[1]
         self.rejected_count += counts[2]
         self._like = update if self._like is None else self._like
+        self._is_torn = False
         return outcomes
     except BaseException:  # Also after it is whole: whoever sees that may add the update again.
       self._is_torn |= is_begun
