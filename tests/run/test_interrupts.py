@@ -159,11 +159,13 @@ def attempt(kind, folder, at, survives):
 def test_an_interrupt_at_any_instruction_of_a_round_locks_nobody_out(kind, tmp_path):
   for number in range(2):  # The first loads what later ones have.
     num_places = attempt(kind, tmp_path / f'whole {number}', None, False).count
-  draws = random.Random(1)
+  draws, num_interrupted = random.Random(1), 0
   for number in range(NUM_LOOPS):
     at = draws.randrange(1, num_places)
     where = attempt(kind, tmp_path / f'{number}', at, number % 2 == 1).where
-    assert where is not None or number % 2 or kind not in ('guard', 'run')
+    num_interrupted += where is not None
+  # A run may take fewer instructions than the one that was counted.
+  assert num_interrupted > NUM_LOOPS // 2 or kind not in ('guard', 'run')
   other = f"""
 import collections, pathlib
 from tests.run import test_interrupts
