@@ -202,7 +202,7 @@ def opened(units: Given, first_round: int = 0) -> UnitTable:
     first_round: number of the first round in its column `from_round`.
 
   Raises:
-    LogError: for a file that cannot be read or says when rows end, a row that lacks a value or
+    LogError: for a file that cannot be read or has other columns, a row that lacks a value or
       breaks the rule of ids, and one that is there twice.
     ValueError: for a table that was opened before, with another number of the first round.
   """
@@ -215,8 +215,11 @@ def opened(units: Given, first_round: int = 0) -> UnitTable:
   devices, rounds, log = _column(units, DEVICE_ID, first_round)
   owners, _, owned = _column(units, UNIT_ID, first_round)
   shown = os.fspath(units) if isinstance(units, (str, os.PathLike)) else os.fspath(units[0])
-  if 'until_round' in map(str.lower, log.unused_columns):
-    raise refusals.LogError(f'{shown}: has a column until_round, and no row ends: leave it out')
+  others = [name for name in log.unused_columns if name != UNIT_ID]
+  if others:  # Such as when a row ends.
+    raise refusals.LogError(
+      f'{shown}: has a column {messages.quoted(others[0])}, which nothing reads: leave it out'
+    )
   if owned.files() != log.files():
     raise refusals.LogError(f'{shown}: was changed while it was read; read it again')
   if len(devices) != len(owners):

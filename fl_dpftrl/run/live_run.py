@@ -55,7 +55,10 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
       claim: what the run claims; its participation is that of all planned rounds. Without one, each
         device may take part once in every round.
       delta, max_epsilon, exact_metrics, setting: see the attributes.
-      units, earlier: table of who owns which device, and runs of the same devices; see `Guard`.
+      units: table of who owns which device, or its files, with a `PerUnit` participation; see
+        docs/units.md.
+      earlier: runs of the same devices that are over, by folder or as `open_run` returns them;
+        their losses count against the loss budget of this one, and no round of theirs may follow.
 
     Raises:
       ValueError: for an argument out of range, a budget that is too small for one round, and a
@@ -118,7 +121,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     return self.guard.check(device_ids, at_most=at_most).device_ids
 
   def require_new(self) -> None:
-    """Raises LostStateError if there were rounds, for a loop that finds no model; see `Guard`."""
+    """Raises LostStateError if there were rounds, for a loop that finds no model."""
     self.guard.require_new()
 
   def extend_units(self, units: unit_tables.Given) -> None:

@@ -101,7 +101,7 @@ class PrivateAggregator(live_run.LiveRun):
       metrics: name → public upper bound of a metric of clients, whose values are from 0 to it.
         Their means are released with noise, under the same guarantee as the model.
       metrics_stddev: see `claims.extra_coordinates.PrivateMetrics`.
-      earlier, units: runs of the same devices, and the table of who owns which; see `Guard`.
+      earlier, units: runs of the same devices, and the table of who owns which; see `LiveRun`.
       noise_seed, moved: see `NoiseRows`.
       observers: see rounds; `fl_dpftrl.run.observers` has some. Their errors are warnings.
 

@@ -40,7 +40,7 @@ class LossBudget(promised.Promised):
     squared: B², in squares of the clip norm; None where a schema names it.
     last_row: most rows of noise of one stream, and so most rounds: whole numbers have a bound that
       grows with them.
-    earlier: digests of the runs that count against the budget too, as `Guard` writes them; as
+    earlier: digests of the runs that count against the budget too, as a run writes them; as
       confidential as a log.
 
   Source: docs/endless.md.
@@ -60,7 +60,7 @@ class LossBudget(promised.Promised):
     keep(functools.partial(checks.whole, 1, schemas.LAST_ROW), 'last_row')
     object.__setattr__(self, 'earlier', tuple(self.earlier))
     if not all(isinstance(d, str) and len(d) == _HEX for d in self.earlier):
-      raise ValueError('earlier must hold digests of runs; Guard(…, earlier=[…]) makes them')
+      raise ValueError('earlier must hold digests of runs; Run(…, earlier=[…]) makes them')
     names = [n for n in ('max_participations', 'min_sep') if getattr(self, n) is not None]
     if (self.squared is None) != (len(names) == 2) or (names and self.squared is not None):
       raise ValueError('a loss budget needs max_participations and min_sep, or squared')

@@ -219,11 +219,13 @@ def test_a_report_of_people_names_the_most_devices_of_one_in_a_round(tmp_path):
   assert 'devices enforce the schema' not in page and 'no person knew' in page
 
 
-@pytest.mark.parametrize('end', ['until_round', 'Until_Round'])
-def test_rows_that_end_are_refused(tmp_path, end):
+@pytest.mark.parametrize('other', ['until_round', 'To', 'site'])
+def test_columns_that_nothing_reads_are_refused(tmp_path, other):
   names = 'device_id,unit_id,from_round'
   (tmp_path / 'a.csv').write_text(f'{names}\nd,ann,0\n')
-  (tmp_path / 'b.csv').write_text(f'{names},{end}\ne,ben,0,3\n')
+  (tmp_path / 'b.csv').write_text(f'{names},{other}\ne,ben,0,3\n')
   for files in (['b.csv'], ['a.csv', 'b.csv']):
-    with pytest.raises(refusals.LogError, match='csv: has a column until_round, and no row ends'):
+    with pytest.raises(
+      refusals.LogError, match=f"csv: has a column '{other}', which nothing reads"
+    ):
       unit_tables.opened([tmp_path / name for name in files])
