@@ -20,14 +20,10 @@ LAST_ROW = 2**20
 class Schema:
   """Numbers of (k, b)-min-sep participation: at most k rounds, at least b apart.
 
-  `dpftrl.MinSep` is the participation of these numbers.
+  `dpftrl.MinSep` is the participation of these numbers, and describes each.
 
   Attributes:
-    num_rounds: n, the number of noise rows used; None for a run without an end, of which each
-      device may be in max_participations rounds ever.
-    min_sep: b; participations i < j of one device satisfy j - i >= b. With 1 a device may take
-      part in every round.
-    max_participations: k; None for as many as fit into the rounds.
+    num_rounds, min_sep, max_participations: n, b and k.
 
   Source: Choquette-Choo et al. 2023 (BandMF), section 2, "b-min-sep".
   """
