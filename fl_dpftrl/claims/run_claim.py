@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import pathlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ NAME = 'claim.json'
 """Name of the claim's file in the folder of a run."""
 
 _MOST_NAMES, _LONGEST = 1000, 200
+_IDENTITY = re.compile('[0-9a-f]{32}')
 _ANY = separations.MinSep(2**53)
 
 
@@ -51,6 +53,8 @@ class Claim:
     void_reason: why the run guarantees nothing, such as a known noise seed; None if it does.
     not_private_metrics: metrics that are computed from clients' data without the noise, by name.
     trusted_operations: operations that `check_process` does not pass, and whoever trained trusted.
+    population: random name of the population whose budget the run draws on; None without one. Give
+      the `Population` to the run, which writes its name here.
 
   Raises:
     ValueError: for an attribute out of range, and for counts and metrics with so little noise that
@@ -67,6 +71,7 @@ class Claim:
   void_reason: str | None = None
   not_private_metrics: tuple[str, ...] = ()
   trusted_operations: tuple[str, ...] = ()
+  population: str | None = None
 
   def __post_init__(self):
     keep = functools.partial(object.__setattr__, self)
@@ -98,6 +103,8 @@ class Claim:
         )
     if self.void_reason is not None and not isinstance(self.void_reason, str):
       raise ValueError(f'void_reason must be text, got {messages.quoted(self.void_reason)}')
+    if self.population is not None and not _IDENTITY.fullmatch(str(self.population)):
+      raise ValueError(f'population must be the name of one, got {messages.quoted(self.population)}')
     for name in ('not_private_metrics', 'trusted_operations'):
       keep(name, _names(name, getattr(self, name)))
 
@@ -143,6 +150,7 @@ class Claim:
       'void_reason': self.void_reason,
       'not_private_metrics': list(self.not_private_metrics),
       'trusted_operations': list(self.trusted_operations),
+      'population': self.population,
     }
 
   @classmethod

@@ -3,7 +3,6 @@
 import bisect
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -32,7 +31,6 @@ class Budget:
     claim: run_claim.Claim,
     terms: guarantees.Terms,
     max_epsilon: float | None,
-    earlier: Sequence[run_claim.Claim] = (),
     recorded_rounds: int | None = None,
   ):
     """Takes the rounds that the run allowed when it was begun, on this processor or another."""
@@ -45,10 +43,7 @@ class Budget:
       checks.positive(max_epsilon=max_epsilon)
     self.max_epsilon, self._terms = max_epsilon, terms
     # That of all planned rounds is an upper bound for fewer.
-    every = [c for c in (claim, *earlier) if c.arithmetic.num_coordinates is not None]
-    self._rounding = run_claim.rounding(
-      every or [claim], [c.answers.num_rows for c in every] or [1]
-    )
+    self._rounding = run_claim.rounding([claim], [self._schema.num_rows])
     _check_prefixes(claim.strategy, self._schema.num_rows)
     self.epsilon = functools.lru_cache(None)(self._epsilon)
     self.max_rounds = self._max_rounds(recorded_rounds)

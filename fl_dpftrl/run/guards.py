@@ -1,6 +1,7 @@
 """A guard that keeps a run to its declared schema and privacy budget."""
 
 import contextlib
+import dataclasses
 import math
 import operator
 import os
@@ -15,9 +16,8 @@ from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_columns, ledgers, sealing, unit_tables
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.participation.accounting import adjacencies, guarantees
-from fl_dpftrl.participation.rules import loss_budgets, per_units
-from fl_dpftrl.prove.replaying import opened_runs
-from fl_dpftrl.run import admission, budget, continued_claims, earlier_runs
+from fl_dpftrl.participation.rules import per_units
+from fl_dpftrl.run import admission, budget, continued_claims, populations, reservations
 from fl_dpftrl.support.files import durable, mark, paths
 from fl_dpftrl.support.text import messages, roundings
 
@@ -68,7 +68,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     log: str | os.PathLike[str],
     adjacency: str = adjacencies.ZERO_OUT,
     group_size: int = 1,
-    earlier: Sequence[opened_runs.Given] = (),
+    population: populations.Population | None = None,
     units: unit_tables.Given | None = None,
   ):
     """Opens the log, and computes how many rounds the budget allows.
@@ -81,9 +81,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       log: path of the participation log, ending in .parquet. A log that exists is continued.
       adjacency: 'zero_out' or 'replace_one'.
       group_size: devices that are protected together.
-      earlier: runs of the same devices that are over, by folder or as `open_run` returns them;
-        their losses count against the loss budget of this one, whose claim has their digests. They
-        are sealed: no round of theirs may follow.
+      population: population whose budgets all its runs draw on together.
       units: table of who owns which device, or its files, with a `PerUnit` participation; see
         docs/units.md.
 
@@ -92,36 +90,35 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       LogError: if the log is of another run, schema or noise, or cites another table of units.
     """
     budget.check(claim, max_epsilon, delta)
-    runs = opened_runs.opened(earlier)
-    if runs:
-      claim, *lost = earlier_runs.counted(claim, runs)
-    else:
-      earlier_runs.check_given(claim)
+    identity = None if population is None else population.identity
+    if claim.population not in (None, identity):
+      raise ValueError('population: the claim names one, which must be given too')
+    claim = dataclasses.replace(claim, population=identity)
     self.claim, self._lock = claim, durable.ThreadLock(log)
     is_declared = claim.participation is not None
     self._planned = claim.answers.num_rows if is_declared else claim.strategy.max_rounds
     self.max_rounds, self._budget = self._planned, None
     if delta is not None:
       terms = guarantees.Terms(delta, adjacency, group_size)
-      earlier_claims = [run.claim for run in runs]
       recorded_rounds = continued_claims.num_rounds(claim, paths.local(log).parent)
-      self._budget = budget.Budget(claim, terms, max_epsilon, earlier_claims, recorded_rounds)
+      self._budget = budget.Budget(claim, terms, max_epsilon, recorded_rounds)
       self.max_rounds = self._budget.max_rounds
       self.claim = self._budget.claim
     if is_declared and claim.answers.num_rounds is None:
       _warn_of_tail(claim.strategy)
     self.gate = self.claim.answers.gate(self.claim.strategy)
-    if isinstance(self.gate, loss_budgets.LossGate) and runs:
-      self.gate.charge(*lost)
     if (units is None) == isinstance(self.gate, per_units.UnitGate):
       raise ValueError('units, a table, and a PerUnit participation need each other')
-    if units is not None and runs:
-      raise ValueError('earlier runs are charged to devices, and not to units that own them')
+    if population is not None:
+      population.check(self.claim)
     table = None if units is None else unit_tables.opened(units)
+    self._reservations: reservations.Reservations | None = None
     self._tables: list[unit_tables.UnitTable] = []  # Of units; the gate reads the last one, too.
     self.log = ledgers.LogWriter(log, self.claim)
     try:
-      earlier_runs.seal(runs)
+      if population is not None:
+        self._reservations = reservations.Reservations(population, self.claim, self.log)
+        self.gate = self._reservations.limited(self.gate)
       if table is not None:
         self._take_units(table)
       self._num_followed = -1  # Rounds of the log that the gate has; −1 while that is in doubt.
@@ -220,8 +217,13 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       BudgetSpentError: if the next round would pass the budget.
       ValueError: for malformed ids, or at_most where participation is drawn.
     """
-    self._follow_log()
-    return self._checked(self.num_rounds, device_ids, at_most)
+    with self._exclusive():
+      self._follow_log()
+      return self._checked(self.num_rounds, device_ids, at_most)
+
+  def _exclusive(self) -> contextlib.AbstractContextManager[None]:
+    """Keeps other runs of the population out, if there is one."""
+    return self._reservations.exclusive() if self._reservations else contextlib.nullcontext()
 
   def _checked(
     self, t: int, device_ids: id_columns.Ids, at_most: int | None
@@ -241,7 +243,8 @@ class Guard(contextlib.AbstractContextManager['Guard']):
         ' was drawn takes part, as the guarantee is void if others take their place; leave it out'
       )
     if self.gate:
-      return admission.admit(self.gate, device_ids, at_most=at_most, spellings=self.log.spellings)
+      spellings = (self._reservations or self.log).spellings
+      return admission.admit(self.gate, device_ids, at_most=at_most, spellings=spellings)
     return admission.Admission(t, id_columns.column(device_ids))
 
   @durable.one_at_a_time
@@ -299,6 +302,16 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     least: int | None = None,
   ) -> list[admission.Admission]:
     """Admits cohorts, which are whole if there is a least size, to the next rounds, or none."""
+    with self._exclusive():
+      return self._begun(cohorts, timestamp, at_most, least)
+
+  def _begun(
+    self,
+    cohorts: Sequence[id_columns.Ids],
+    timestamp: int | None,
+    at_most: int | None,
+    least: int | None,
+  ) -> list[admission.Admission]:
     admitted: list[admission.Admission] = []
     first = self.num_rounds
     self._follow_log()
@@ -315,8 +328,13 @@ class Guard(contextlib.AbstractContextManager['Guard']):
             ' noise; wait until `check` returns devices',
             stacklevel=4,
           )
+        if self._reservations:
+          self._reservations.charge(admitted[-1].column, self._citation, self.gate)
       now = int(time.time()) if timestamp is None else timestamp
-      self.log.begin(first, [each.column for each in admitted], now, self._citation)
+      columns = [each.column for each in admitted]
+      if self._reservations:
+        self._reservations.reserve(now)
+      self.log.begin(first, columns, now, self._citation)
       for last in admitted[-1:]:
         self._record(last.column)
     except BaseException:

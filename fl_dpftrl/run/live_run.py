@@ -15,7 +15,7 @@ from fl_dpftrl.participation import accounting
 from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.prove.replaying import opened_runs, publication, replays, statements
 from fl_dpftrl.prove.reports import settings
-from fl_dpftrl.run import budget, guards, status
+from fl_dpftrl.run import budget, guards, populations, status
 from fl_dpftrl.support.files import paths
 
 
@@ -43,7 +43,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     delta: float | None = None,
     max_epsilon: float | None = None,
     units: unit_tables.Given | None = None,
-    earlier: Sequence[opened_runs.Given] = (),
+    population: populations.Population | None = None,
     exact_metrics: Sequence[str] = (),
     setting: settings.Setting = settings.Setting(),
     is_private: bool = False,
@@ -57,8 +57,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
       delta, max_epsilon, exact_metrics, setting: see the attributes.
       units: table of who owns which device, or its files, with a `PerUnit` participation; see
         docs/units.md.
-      earlier: runs of the same devices that are over, by folder or as `open_run` returns them;
-        their losses count against the loss budget of this one, and no round of theirs may follow.
+      population: `Population` on whose budgets all its runs draw together.
 
     Raises:
       ValueError: for an argument out of range, a budget that is too small for one round, and a
@@ -73,7 +72,9 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     mode = 0o700 if is_private or claim.is_drawn else 0o777
     self.folder.mkdir(mode, parents=True, exist_ok=True)
     spent, log = None if max_epsilon is None else delta, self.folder / ledger_format.NAME
-    self.guard = guards.Guard(claim, spent, max_epsilon, log=log, earlier=earlier, units=units)
+    self.guard = guards.Guard(
+      claim, spent, max_epsilon, log=log, population=population, units=units
+    )
     self.claim = self.guard.claim
     try:
       self.claim.save(self.folder, self.guard.log.run, begun=self.next_round > 0)

@@ -12,7 +12,6 @@ from fl_dpftrl.logs import id_columns, unit_tables
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import arithmetics
-from fl_dpftrl.prove.replaying import opened_runs
 from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import (
   admission,
@@ -22,6 +21,7 @@ from fl_dpftrl.run import (
   guards,
   live_run,
   noise_rows,
+  populations,
   private_round,
   release,
   released,
@@ -73,7 +73,7 @@ class PrivateAggregator(live_run.LiveRun):
     zeroing_norm: float | None = None,
     metrics: Mapping[str, float] | None = None,
     metrics_stddev: float | None = None,
-    earlier: Sequence[opened_runs.Given] = (),
+    population: populations.Population | None = None,
     noise_seed: int | None = None,
     moved: bool = False,
     observers: Sequence[observer.Observer] = (),
@@ -101,7 +101,7 @@ class PrivateAggregator(live_run.LiveRun):
       metrics: name → public upper bound of a metric of clients, whose values are from 0 to it.
         Their means are released with noise, under the same guarantee as the model.
       metrics_stddev: see `claims.extra_coordinates.PrivateMetrics`.
-      earlier, units: runs of the same devices, and the table of who owns which; see `LiveRun`.
+      population, units: whose budgets the run draws on, and who owns which device; see `LiveRun`.
       noise_seed, moved: see `NoiseRows`.
       observers: see rounds; `fl_dpftrl.run.observers` has some. Their errors are warnings.
 
@@ -149,7 +149,7 @@ class PrivateAggregator(live_run.LiveRun):
       delta=delta,
       max_epsilon=max_epsilon,
       units=units,
-      earlier=earlier,
+      population=population,
       setting=settings.Setting(zeroing_norm=self.zeroing_norm),
     )
     self._lock = durable.ThreadLock(self.folder)  # Of rounds that begin.

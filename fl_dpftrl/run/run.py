@@ -8,9 +8,8 @@ from typing import Any
 
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_columns, unit_tables
-from fl_dpftrl.prove.replaying import opened_runs
 from fl_dpftrl.prove.reports import settings
-from fl_dpftrl.run import admission, live_run
+from fl_dpftrl.run import admission, live_run, populations
 from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
@@ -45,7 +44,7 @@ class Run(live_run.LiveRun):
     delta: float | None = None,
     max_epsilon: float | None = None,
     units: unit_tables.Given | None = None,
-    earlier: Sequence[opened_runs.Given] = (),
+    population: populations.Population | None = None,
     observers: Sequence[observer.Observer] = (),
     setting: settings.Setting = settings.Setting(),
   ):
@@ -55,7 +54,7 @@ class Run(live_run.LiveRun):
       observers: see rounds; `dpftrl.observers` has some. Their errors are warnings.
     """
     self._watching = observer.Observers(observers, paths.local(folder), warns=True)
-    options: Any = {'delta': delta, 'max_epsilon': max_epsilon, 'units': units, 'earlier': earlier}
+    options: Any = {'delta': delta, 'max_epsilon': max_epsilon, 'units': units, 'population': population}
     super().__init__(folder, claim, setting=setting, is_private=True, **options)
     self._lock = durable.ThreadLock(self.folder)
     self._open: int | None = None  # The round that is begun, and neither released nor failed.

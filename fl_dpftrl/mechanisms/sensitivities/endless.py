@@ -143,6 +143,36 @@ Gram = Lags | Blocks
 """X of a C with rows for ever."""
 
 
+class Rows(NamedTuple):
+  """X of a C with a last row, for losses that are followed round by round.
+
+  Attributes:
+    signed: function from rounds to entries, signs included.
+    own: the largest loss of one participation.
+    least: the least loss of one participation.
+  """
+
+  signed: kinds.Entries
+  own: float
+  least: float
+
+  @classmethod
+  def of(cls, signed: kinds.Entries, num_rounds: int) -> 'Rows':
+    """Returns X of so many rows."""
+    rounds = np.arange(num_rounds)
+    own = signed(rounds, rounds)
+    return cls(signed, float(own.max()), float(own.min()))
+
+  def tabulated(self, num_rounds: int) -> 'Rows':
+    """Returns itself."""
+    del num_rounds
+    return self
+
+  def entries(self, earlier: np.ndarray, later: np.ndarray) -> np.ndarray:
+    """Returns X[s, t], which is at least 0."""
+    return np.abs(self.signed(*np.broadcast_arrays(earlier, later)))
+
+
 def column_lags(column: np.ndarray, tail_square: float = 0.0) -> Lags:
   """Returns X of a Toeplitz C by its first coefficients.
 

@@ -14,6 +14,7 @@ _COVERED, _A_TERM = 1 << 11, 2.0**-52  # More than what adding a term to a sum r
 _LEAST_LAGS = 1 << 12
 _NEAR = 1 << 10  # rounds
 _AT_ONCE = 1 << 9  # rounds of devices
+_AT_ONCE_DEVICES = 1 << 16
 
 
 class Meters(seen.Seen):
@@ -96,6 +97,20 @@ class Meters(seen.Seen):
       self._grow(int(added.max()) + 1)
       numbers, _ = self._known(device_ids)  # In the order of the ids.
       np.add.at(self._losses, numbers, losses)
+
+  def limit(self, gram: Any) -> None:
+    """Lowers each loss to that of its rounds by another X, such as that of the rows that were."""
+    gram, self._gram = self._gram, gram
+    lags, self._lags = self._lags, 0
+    losses = np.zeros(self._losses.size)
+    for place in range(self._rounds.shape[1]):
+      which = np.flatnonzero(self._rounds[:, place] != _EMPTY)
+      for part in np.array_split(which, 1 + which.size // _AT_ONCE_DEVICES):
+        t = self._rounds[part, place, None].astype(np.int64)
+        charges = self._charges(self._rounds[part, :place], t)
+        losses[part] = np.nextafter(losses[part] + charges, np.inf)
+    self._losses = np.minimum(self._losses, losses)
+    self._gram, self._lags = gram, lags
 
   def forget(self, numbers: np.ndarray) -> None:
     """Starts the meters of numbered devices anew, as those of other devices."""

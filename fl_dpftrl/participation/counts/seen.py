@@ -24,7 +24,7 @@ class Seen(participation_counts.Totals):
   def __init__(self, *, numbered: bool = False):
     """Starts with no rounds; numbered: ids are numbers from 0 on, which take no slots."""
     self.num_rounds = 0
-    self._numbers = None if numbered else _Numbers()
+    self._numbers = None if numbered else Numbers()
     self._lasts = np.zeros(_LEAST, np.int32)
     self._times = np.zeros(_LEAST, np.int32)
     self._separations = np.zeros(_LEAST, np.int64)
@@ -72,15 +72,19 @@ class Seen(participation_counts.Totals):
     return participation_counts.Counts.of(self._times[self._times > 0])
 
 
-class _Numbers:
-  """Numbers of device ids, from 0 on in a hash table of which half is empty at least."""
+class Numbers:
+  """Numbers of device ids, from 0 on in a hash table of which half is empty at least.
+
+  Attributes:
+    size: numbers that were given.
+  """
 
   def __init__(self):
     from fl_dpftrl.support.kernels import (
       id_loops as loops,  # Numbered devices need no compiled loop.
     )
 
-    self._loops, self._size = loops, 0
+    self._loops, self.size = loops, 0
     self._allocate(_LEAST)
 
   def _allocate(self, slots: int) -> None:
@@ -94,13 +98,13 @@ class _Numbers:
   def add(self, device_ids: Ids) -> np.ndarray:
     """Returns the numbers of the devices, each once; new ones get the next numbers."""
     keys = np.unique(hashes(device_ids))  # Two texts may have one hash.
-    while self._size + keys.size > _LOAD * self._keys.size:
+    while self.size + keys.size > _LOAD * self._keys.size:
       used = np.flatnonzero(self._numbers >= 0)
       used = used[np.argsort(self._numbers[used])]  # In the order of their numbers.
       previous = self._keys[used]
       self._allocate(2 * self._keys.size)
       self._loops.insert(previous, self._keys, self._numbers, 0)
-    numbers, self._size = self._loops.insert(keys, self._keys, self._numbers, self._size)
+    numbers, self.size = self._loops.insert(keys, self._keys, self._numbers, self.size)
     return numbers
 
 

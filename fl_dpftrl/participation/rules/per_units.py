@@ -180,9 +180,18 @@ class UnitGate:
 
   owners: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 
-  def __init__(self, gate: Any, participation: PerUnit):
+  def __init__(self, gate: Any, participation: PerUnit, charges_rows: bool | None = None):
     self._gate, self._participation = gate, participation
+    self._charges_rows = participation.charges_rows if charges_rows is None else charges_rows
     self.seen: Any = self
+
+  def limited(self, limit: Callable[[Any], Any]) -> 'UnitGate':
+    """Returns the gate with another one around that of units, which charges rows."""
+    return UnitGate(limit(self._gate), self._participation, charges_rows=True)
+
+  def owned(self, device_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the owners of devices in the next round, each once, and the rows of each."""
+    return np.unique(self._owned(device_ids)[1], return_counts=True)
 
   @property
   def num_rounds(self) -> int:
@@ -216,7 +225,7 @@ class UnitGate:
     places, units = self._owned(device_ids)
     distinct, numbers = np.unique(units, return_inverse=True)
     most = self._participation.max_rows
-    if self._participation.charges_rows:
+    if self._charges_rows:
       most = min(most, int(np.bincount(numbers).max(initial=1)))
       by_row = [self._gate.reasons(distinct, rows + 1) for rows in range(most)]
     else:
@@ -239,8 +248,8 @@ class UnitGate:
     return result.astype(str)
 
   def record(self, device_ids: np.ndarray) -> None:
-    distinct, rows = np.unique(self._owned(device_ids)[1], return_counts=True)
-    if self._participation.charges_rows:
+    distinct, rows = self.owned(device_ids)
+    if self._charges_rows:
       self._gate.record(distinct, rows)
     else:
       self._gate.record(distinct)

@@ -1,0 +1,256 @@
+"""The ledger of a population: what its runs reserved of its budgets, in one order.
+
+It is a database of SQLite in the folder of the population, which several processes of one machine
+may write, one after another. A record says what happened: the population began, a run was opened,
+rounds were reserved, units got a class, withdrew, or a run ended. Records are never changed. Each
+has the chained digest
+
+    H_p = SHA-256(H_{p−1} ‖ p ‖ kind ‖ NUL ‖ content), H_{−1} = SHA-256('fl_dpftrl.population'),
+
+with p, its position, as 8 bytes, little-endian. A mark of its own, durable after each record, says
+how many there must be. A ledger with fewer records than its mark is of an earlier moment.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from fl_dpftrl.logs import ledger_format, refusals
+from fl_dpftrl.support.files import durable, json_files, mark
+
+NAME, MARK, LOCK = 'population.ledger', 'population.mark', 'population.lock'
+"""Files in the folder of a population."""
+
+BEGAN, OPENED, RESERVED, CLASSES, WITHDRAWN, ENDED = (
+  'population',
+  'run',
+  'rounds',
+  'classes',
+  'withdrawn',
+  'ended',
+)
+"""Kinds of records."""
+
+START = hashlib.sha256(b'fl_dpftrl.population').digest()
+"""H_{−1}."""
+
+_TABLE = (
+  'CREATE TABLE records (position INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL,'
+  ' chain BLOB NOT NULL)'
+)
+_INSERT = 'INSERT INTO records VALUES (?, ?, ?, ?)'
+_TRIES = 20
+
+
+class Record(NamedTuple):
+  """A record of a ledger: its position, its kind and what it says."""
+
+  position: int
+  kind: str
+  content: json_files.Object
+
+
+class PopulationLedger:
+  """A ledger of a population that this process reads and appends to.
+
+  Every use is within a block of `exclusive`, which keeps other processes out. Records that others
+  appended meanwhile are read first.
+
+  Attributes:
+    path: the ledger.
+    num_records: records that were read so far.
+  """
+
+  def __init__(self, folder: pathlib.Path):
+    """Takes the folder of a ledger that `begin` made; opens nothing yet."""
+    self.path, self._marked = folder / NAME, folder / MARK
+    self.num_records, self._head = 0, START
+    self._lock = durable.ThreadLock(self.path)
+    self._depth = 0
+
+  @contextlib.contextmanager
+  def exclusive(self) -> Iterator[None]:
+    """Keeps other threads and processes from the ledger within the block; may be entered again."""
+    with self._lock:
+      if self._depth:
+        yield
+        return
+      with durable.exclusive(self.path.with_name(LOCK), wait=True):
+        self._depth += 1
+        try:
+          yield
+        finally:
+          self._depth -= 1
+
+  def read_again(self) -> None:
+    """Lets `records` begin with the first record."""
+    self.num_records, self._head = 0, START
+
+  def records(self) -> Iterator[Record]:
+    """Yields the records that were not read yet; within `exclusive`.
+
+    Raises:
+      LogError: for a ledger that is damaged, of another population or of an earlier moment.
+    """
+    with ledger_format.in_one_line(self.path), contextlib.closing(_connected(self.path)) as database:
+      yield from self._records(database, _mark_of(self.path.parent))
+    self._mark()
+
+  def _records(self, database: sqlite3.Connection, record: mark.Record | None) -> Iterator[Record]:
+    query = 'SELECT chain FROM records WHERE position = ?'
+    last_known = database.execute(query, (self.num_records - 1,)).fetchone()
+    if self.num_records and last_known != (self._head,):
+      raise refusals.LogError(f'{self.path}: has other records than before; put its own back')
+    query = 'SELECT position, kind, content, chain FROM records WHERE position >= ? ORDER BY position'
+    for row in database.execute(query, (self.num_records,)):
+      entry, head = _checked(self.path, row, self.num_records, self._head)
+      if record and record.num_rounds == entry.position + 1 and record.head != head:
+        raise refusals.LogError(f'{self.path}: has other records than {MARK} says; put its own back')
+      yield entry
+      self.num_records, self._head = entry.position + 1, head
+    check_mark(self.path, self.num_records, record)
+
+  def append(self, kind: str, content: json_files.Object) -> None:
+    """Appends a record durably; within `exclusive`, after all records were read.
+
+    Raises:
+      OSError: if it cannot be written; the next `records` says whether it was.
+    """
+    text = json.dumps(content, separators=(',', ':'))
+    head = next_head(self._head, self.num_records, kind, text)
+    with ledger_format.in_one_line(self.path), contextlib.closing(_connected(self.path)) as database:
+      database.execute('BEGIN IMMEDIATE')
+      database.execute(_INSERT, (self.num_records, kind, text, head))
+      database.execute('COMMIT')
+    self.num_records, self._head = self.num_records + 1, head
+    self._mark()
+
+  def _mark(self) -> None:
+    marked = mark.MarkFile(self._marked)
+    try:
+      if marked.num_rounds < self.num_records:
+        marked.write(num_rounds=self.num_records, head=self._head)
+    finally:
+      marked.close()
+
+
+def begin(folder: pathlib.Path, content: json_files.Object) -> None:
+  """Makes the ledger of a population in its folder, whole or not at all.
+
+  Args:
+    content: of its first record.
+  """
+  text = json.dumps({**content, 'identity': secrets.token_hex(16)})
+  with durable.replacing(folder / NAME, private=True) as temporary:
+    with contextlib.closing(sqlite3.connect(temporary)) as database, database:
+      database.execute(_TABLE)
+      database.execute(_INSERT, (0, BEGAN, text, next_head(START, 0, BEGAN, text)))
+  durable.sync_names(folder)
+
+
+def next_head(previous: bytes, position: int, kind: str, text: str) -> bytes:
+  """Returns the chained digest with one more record."""
+  content = f'{kind}\0{text}'.encode()
+  return hashlib.sha256(previous + position.to_bytes(8, 'little') + content).digest()
+
+
+def read(folder: pathlib.Path) -> list[Record]:
+  """Returns all records of a ledger, also while processes write it; writes nothing beside it.
+
+  Raises:
+    LogError: as `PopulationLedger.records`.
+  """
+  path, journal = folder / NAME, f'{NAME}{ledger_format.JOURNAL}'
+  record = _mark_of(folder)
+  with tempfile.TemporaryDirectory() as temporary:
+    for _ in range(_TRIES):
+      state = _state(folder)
+      for name in (NAME, journal):
+        with contextlib.suppress(FileNotFoundError):
+          pathlib.Path(temporary, name).unlink(missing_ok=True)
+          shutil.copyfile(folder / name, pathlib.Path(temporary, name))
+      if _state(folder) == state:
+        break
+      time.sleep(0.05)
+    else:
+      raise refusals.LogError(f'{path}: is written all the time; read it again')
+    entries, head = list[Record](), START
+    with ledger_format.in_one_line(path):
+      with contextlib.closing(_connected(pathlib.Path(temporary, NAME))) as database:
+        for row in database.execute('SELECT * FROM records ORDER BY position'):
+          entry, head = _checked(path, row, len(entries), head)
+          entries.append(entry)
+          if record and record.num_rounds == len(entries) and record.head != head:
+            raise refusals.LogError(f'{path}: has other records than {MARK} says')
+  check_mark(path, len(entries), record, live=True)
+  return entries
+
+
+def check_mark(
+  path: pathlib.Path, num_records: int, record: mark.Record | None, *, live: bool = False
+) -> None:
+  """Raises an error for a ledger that lacks records, or has more than one write more.
+
+  Args:
+    live: whether others may have written since the mark was read.
+  """
+  if record is None and num_records > 1:
+    raise mark.LostStateError(f'{path}: {MARK}, which says how many records it has, is gone')
+  if record and num_records < record.num_rounds:
+    raise refusals.LogError(
+      f'{path}: has {num_records} records, and {MARK} says that there were {record.num_rounds}: it'
+      ' is of an earlier moment; put the newest back'
+    )
+  if record and num_records > record.num_rounds + 1 and not live:
+    raise refusals.LogError(f'{path}: {MARK} is older than it; put the newest of both back')
+
+
+def _mark_of(folder: pathlib.Path) -> mark.Record | None:
+  with contextlib.suppress(FileNotFoundError):
+    return mark.read(folder / MARK)
+  return None
+
+
+def _state(folder: pathlib.Path) -> tuple[object, ...]:
+  states = list[object]()
+  for name in (NAME, f'{NAME}{ledger_format.JOURNAL}'):
+    with contextlib.suppress(FileNotFoundError):
+      state = os.stat(folder / name)
+      states.append((name, state.st_ino, state.st_size, state.st_mtime_ns))
+  return tuple(states)
+
+
+def _connected(path: pathlib.Path) -> sqlite3.Connection:
+  """Opens a database whose journal a crash may have left; SQLite undoes what it says."""
+  if not path.exists():
+    raise refusals.LogError(f'{path}: is gone; put it back')
+  database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
+  try:
+    for setting in ('trusted_schema=off', 'synchronous=extra', 'journal_mode=delete'):
+      database.execute(f'PRAGMA {setting}')
+  except BaseException:
+    database.close()
+    raise
+  return database
+
+
+def _checked(path: pathlib.Path, row: tuple, due: int, head: bytes) -> tuple[Record, bytes]:
+  """Returns a record and the digest with it; LogError for one that is damaged."""
+  position, kind, text, chain = row
+  types = tuple(map(type, row))
+  if types != (int, str, str, bytes) or position != due:
+    raise refusals.LogError(f'{path}: record {due} is damaged; put a copy back')
+  head = next_head(head, position, kind, text)
+  if head != chain:
+    raise refusals.LogError(f'{path}: record {due} is damaged; put a copy back')
+  content: Any = json.loads(text)
+  return Record(position, kind, content), head

@@ -1,0 +1,347 @@
+"""A population whose runs draw on one budget of every device, or person."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fl_dpftrl.claims import population_claim, run_claim
+from fl_dpftrl.logs import (
+  id_columns,
+  id_spellings,
+  ledger_format,
+  population_ledger,
+  refusals,
+  sealing,
+)
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms.files import documents, files
+from fl_dpftrl.participation.counts import population_losses
+from fl_dpftrl.participation.rules import separations
+from fl_dpftrl.support.files import durable, paths
+from fl_dpftrl.support.text import messages
+
+_SECRETS = 'noise', 'checkpoints'  # Of a `PrivateAggregator` and of `train`, in a run's folder.
+STRATEGIES = 'strategies'
+"""Folder of the strategy files of the runs of a population, by their digests."""
+
+
+class Population:
+  """One budget for each device, or person, that all runs of a population draw on together.
+
+      fleet = dpftrl.Population('fleet', epsilon=4.0, delta=1e-6)
+      with dpftrl.Run('words', claim, population=fleet) as run: ...
+
+  Each run admits by Σ_r Q_r / σ_r² over all runs of the population, live ones and finished ones, in
+  this process and in others of the machine. A cohort is charged, durably, before anything of its
+  round is handed out, and stays charged whatever becomes of the round. What all runs release, at
+  any time and in any order, is then within ε of each class.
+
+  The folder holds the ledger, which is as confidential as a participation log. The same call opens
+  it again. Threads may share a population; a process that was forked from this one may not.
+
+  Attributes:
+    folder: the folder.
+    claim: budgets, δ, default class and unit.
+
+  Source: docs/population-budget.md, theorem 1.
+  """
+
+  def __init__(
+    self,
+    folder: str | os.PathLike[str],
+    *,
+    epsilon: float | Mapping[str, float] | None = None,
+    delta: float | None = None,
+    default: str | None = population_claim.EVERYBODY,
+    unit: str = 'device',
+  ):
+    """Opens a population, or begins it.
+
+    Args:
+      folder: made where it does not exist; only its owner may read it.
+      epsilon: budget of everybody, or of each class by its name; None to open one that exists.
+      delta: δ of the budgets; None with epsilon.
+      default: class of units that are given none; None to turn them away until `classify` names it.
+      unit: what has a budget: 'device', or the name of the `PerUnit` of all runs, such as 'person'.
+
+    Raises:
+      ValueError: for an argument out of range, and budgets that are not those of the ledger.
+      LogError, LostStateError: for a ledger that is damaged or of an earlier moment.
+    """
+    self.folder = paths.local(folder)
+    claim = None
+    if epsilon is not None or delta is not None:
+      if epsilon is None or delta is None:
+        raise ValueError('epsilon and delta must be given together')
+      epsilons = epsilon if isinstance(epsilon, Mapping) else {population_claim.EVERYBODY: epsilon}
+      claim = population_claim.PopulationClaim(
+        epsilons=epsilons, delta=delta, default=default, unit=unit
+      )
+    self._begin(claim)
+    self._ledger = population_ledger.PopulationLedger(self.folder)
+    self._state = self._empty_state()
+    self._is_in_doubt = False  # Whether the state may have what the ledger lacks.
+    with self.exclusive():
+      self.claim = self._state.claim
+    if claim is not None and claim != self.claim:
+      raise ValueError(
+        f'{self._ledger.path}: epsilon, delta, default and unit must be those of before:'
+        f' {messages.one_line(self.claim, 160)}'
+      )
+
+  def __repr__(self) -> str:
+    return messages.one_line(f'Population({self.folder}, {self.claim})', 200)
+
+  @property
+  def identity(self) -> str:
+    """Random name of the population, which its runs claim."""
+    return self._state.identity
+
+  @contextlib.contextmanager
+  def exclusive(self) -> Iterator[None]:
+    """Keeps other threads and processes from the ledger, of which all is known within the block."""
+    with self._ledger.exclusive():
+      if self._is_in_doubt:
+        self._state = self._empty_state()
+        self._ledger.read_again()
+      self._is_in_doubt = True
+      for record in self._ledger.records():
+        self._state.take(record)
+      self._is_in_doubt = False
+      yield
+
+  def classify(self, units: id_columns.Ids, name: str) -> None:
+    """Gives units a class from their next round on; what they were charged stays.
+
+    The class may depend on law, contract, consent and releases, and on nothing that training
+    protects.
+
+    Args:
+      units: text or whole numbers, of the type of the ids of all runs.
+      name: one of the classes that have a budget.
+    """
+    if name not in self.claim.epsilons:
+      raise ValueError(f'name must be a class of epsilon, got {messages.quoted(name)}')
+    self._append_units(population_ledger.CLASSES, units, {'name': name})
+
+  def withdraw(self, units: id_columns.Ids) -> None:
+    """Turns units away in all runs from their next round on; what they were charged stays."""
+    self._append_units(population_ledger.WITHDRAWN, units, {})
+
+  def _append_units(self, kind: str, units: id_columns.Ids, content: dict[str, Any]) -> None:
+    column = id_columns.column(units, 'units')
+    id_kind, text = ledger_format.stored(sorted(set(column.to_pylist())))
+    if not len(column):
+      return
+    with self.exclusive():
+      if self._state.kinds - {id_kind}:
+        raise ValueError('units must be of the type of the ids of the runs')
+      if self._state.spellings.collisions(column).any():
+        raise ValueError(f'units: one {id_spellings.COLLIDES}')
+      self._ledger.append(kind, {**content, 'kind': id_kind, 'ids': text})
+      self._is_in_doubt = True  # Until the next block has read it.
+
+  def end(self, folder: str | os.PathLike[str]) -> None:
+    """Ends a run for ever, and charges only for the rows of noise that it had.
+
+    The run is sealed, the noise in its folder is deleted, and then it is recorded. Noise that is
+    elsewhere, such as the state of a TFF process, and every copy, must be deleted before.
+
+    Args:
+      folder: of the run, which is closed.
+
+    Raises:
+      ValueError: for a run that is open, or not of the population.
+      LogError: for one that has other rounds than the ledger.
+    """
+    folder = paths.local(folder)
+    if not folder.is_dir():
+      raise ValueError(f'folder={messages.quoted(str(folder))} is no folder of a run')
+    with self.exclusive():
+      places = list[int]()
+
+      def check(state: ledger_format.State) -> None:
+        places.extend(i for i, r in enumerate(self._state.runs) if r.identity == state.run.hex())
+        if not places:
+          raise ValueError(f'{folder}: is of no run of {self.folder}')
+        run = self._state.runs[places[0]]
+        if (run.num_rounds, run.head) != (state.num_rounds, state.head):
+          raise refusals.LogError(f'{folder}: lacks rounds that were reserved; open and close it first')
+
+      sealing.seal(folder / ledger_format.NAME, check)
+      for name in _SECRETS:
+        with contextlib.suppress(FileNotFoundError):
+          shutil.rmtree(folder / name)
+      durable.sync_folder(folder)
+      if not self._state.runs[places[0]].has_ended:
+        self._ledger.append(population_ledger.ENDED, {'run': places[0]})
+        self._is_in_doubt = True
+
+  def status(self) -> dict[str, Any]:
+    """Returns public figures: runs, rounds, and what was charged of the budget.
+
+    `charged_share` is the largest share of its μ that any unit was charged. It is no ε: quote the
+    budgets.
+    """
+    with self.exclusive():
+      runs = self._state.runs
+      return {
+        'num_runs': len(runs),
+        'num_rounds': sum(run.num_rounds for run in runs),
+        'num_withdrawn': self._state.num_withdrawn,
+        'charged_share': self._state.largest_shares,
+        'epsilon': dict(self.claim.epsilons),
+        'delta': self.claim.delta,
+      }
+
+  def check(self, claim: run_claim.Claim) -> None:
+    """Raises ValueError for a claim that no budget of the population can be charged for."""
+    if (unit := population_claim.unit_of(claim)) != self.claim.unit:
+      raise ValueError(f'population: it has a budget for each {self.claim.unit}, and not {unit}')
+    population_claim.entries(claim)
+
+  def open_run(
+    self, identity: str, claim: run_claim.Claim, folder: pathlib.Path, *, has_begun: bool = False
+  ) -> int:
+    """Returns the place of a run in the ledger, in which it is opened if it is new.
+
+    Args:
+      identity: random name of the run, as its log has it.
+      claim: what it claims.
+      folder: its folder.
+      has_begun: whether its log has rounds.
+
+    Raises:
+      ValueError: for another claim than before.
+      LogError: for a run that has rounds which the ledger lacks.
+    """
+    with self.exclusive():
+      places = {run.identity: place for place, run in enumerate(self._state.runs)}
+      if identity not in places:
+        if has_begun:
+          raise refusals.LogError(
+            f'{self._ledger.path}: lacks the run of {folder}: it is of an earlier moment'
+          )
+        self._save_strategy(claim.strategy)
+        content = {'run': identity, 'folder': str(folder.resolve()), 'claim': claim.to_json()}
+        self._ledger.append(population_ledger.OPENED, content)
+        self._is_in_doubt = True
+    with self.exclusive():
+      places = {run.identity: place for place, run in enumerate(self._state.runs)}
+      run = self._state.runs[places[identity]]
+      if run.claim.to_json() != claim.to_json():
+        raise ValueError('population: the run was opened with another claim')
+      return places[identity]
+
+  @property
+  def spellings(self) -> id_spellings.RecordedSpellings | None:
+    """How the ids of devices are spelt in all runs; None where other units have a budget."""
+    return self._state.spellings if self.claim.unit == 'device' else None
+
+  def rounds_of(self, place: int) -> tuple[int, bytes]:
+    """Returns the rounds that a run reserved, and their digest; within `exclusive`."""
+    run = self._state.runs[place]
+    return run.num_rounds, run.head
+
+  def reserved(self, place: int, first: int) -> list[tuple[int, str, str]]:
+    """Returns second, kind and ids of the rounds of a run from one on; within `exclusive`."""
+    rounds = []
+    for record in population_ledger.read(self.folder):
+      content = record.content
+      if record.kind == population_ledger.RESERVED and content['run'] == place:
+        rounds += [(content['second'], *cohort[:2]) for cohort in content['cohorts']]
+    return rounds[first:]
+
+  def reasons(self, place: int, units: np.ndarray, rows: int = 1) -> np.ndarray:
+    """Returns why each unit may not have so many rows in the next round of a run; '' if it may."""
+    return self._state.losses.reasons(place, units, rows)
+
+  def charge(self, place: int, units: pa.Array, rows: np.ndarray | None) -> None:
+    """Charges units for the next round of a run, which `reserve` makes durable.
+
+    Args:
+      place: of the run.
+      units: each once.
+      rows: number of rows of each; None for one.
+
+    Raises:
+      ValueError: for ids of another type than those of other runs, or in another spelling.
+    """
+    if len(units):
+      kind, _ = ledger_format.stored(units[:1].to_pylist())
+      if self._state.kinds - {kind}:
+        raise ValueError(f'ids of a {self.claim.unit} must be of one type in all runs')
+      if self._state.spellings.collisions(units).any():
+        raise ValueError(f'ids of a {self.claim.unit}: one {id_spellings.COLLIDES}')
+    self._is_in_doubt = True
+    self._state.charge(place, units, rows)
+
+  def reserve(self, place: int, second: int, cohorts: Sequence[Sequence[Any]]) -> None:
+    """Makes the charges of the next rounds of a run durable; within `exclusive`.
+
+    Args:
+      place: of the run.
+      second: UTC second of the rounds.
+      cohorts: kind and ids of each round as a ledger has them, and its owners if these are charged.
+    """
+    run = self._state.runs[place]
+    content = {'run': place, 'first': run.num_rounds, 'second': second, 'cohorts': cohorts}
+    self._ledger.append(population_ledger.RESERVED, content)
+    for kind, text, *_ in cohorts:
+      head = ledger_format.next_head(run.head, run.num_rounds, kind, text)
+      self._state.confirm(place, head)
+    self._is_in_doubt = False
+
+  def _begin(self, claim: population_claim.PopulationClaim | None) -> None:
+    path = self.folder / population_ledger.NAME
+    if path.exists():
+      return
+    if claim is None:
+      raise ValueError(f'{path} does not exist: give epsilon and delta to begin a population')
+    self.folder.mkdir(0o700, parents=True, exist_ok=True)
+    with durable.exclusive(self.folder / population_ledger.LOCK, wait=True):
+      if path.exists():
+        return
+      if (self.folder / population_ledger.MARK).exists():
+        raise refusals.LogError(f'{path}: is gone; put it back')
+      (self.folder / STRATEGIES).mkdir(0o700, exist_ok=True)
+      population_ledger.begin(self.folder, vars(claim))
+
+  def _empty_state(self) -> population_claim.PopulationState:
+    return population_claim.PopulationState(
+      lambda digest: strategy_of(self.folder, digest), path=str(self._ledger.path)
+    )
+
+  def _save_strategy(self, strategy: base.Strategy) -> None:
+    path = self.folder / STRATEGIES / f'{documents.strategy_digest(strategy)}.json'
+    if not path.exists():
+      files.save_strategy(path, strategy, schema=separations.MinSep(1, 1))
+
+
+
+SENTENCES = {
+  population_losses.SPENT: 'would pass its budget over all runs of the population: a later round may'
+  ' not',
+  population_losses.LIFE: 'has no budget for any further round of any run like this one',
+  population_losses.CLASS: 'has no class, and the population has no default one',
+  population_losses.WITHDRAWN: 'withdrew from the population',
+}
+"""Why the population turns a unit away, in words that follow the unit."""
+
+
+def strategy_of(folder: pathlib.Path, digest: str) -> base.Strategy:
+  """Returns the strategy of a run by its digest; LogError without its file."""
+  path = folder / STRATEGIES / f'{digest}.json'
+  try:
+    strategy = files.load_strategy(path)
+  except (ValueError, OSError) as error:
+    raise refusals.LogError(f'{path}: {messages.one_line(error)}') from error
+  if documents.strategy_digest(strategy) != digest:
+    raise refusals.LogError(f'{path}: is another strategy than its name says')
+  return strategy

@@ -1,0 +1,130 @@
+"""Rounds of one run in the ledger of its population, which are there before the run's log has them."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.logs import id_columns, id_spellings, ledger_format, ledgers, refusals
+from fl_dpftrl.participation.rules import loss_budgets, per_units
+from fl_dpftrl.run import populations
+
+
+class Reservations:
+  """Rounds that a run reserves in its population.
+
+  A reservation is durable before the round is in the log of the run. After an error or a crash
+  between both, the round counts as begun: its devices stay charged, its row of noise is used up.
+  """
+
+  def __init__(
+    self, population: populations.Population, claim: run_claim.Claim, log: ledgers.LogWriter
+  ):
+    """Opens the run in the ledger of its population, or takes over what that has.
+
+    Raises:
+      ValueError: for another claim than before.
+      LogError: for a run that has rounds which the ledger lacks, or other ones.
+    """
+    self._population, self._log = population, log
+    self._charged: list[list[Any]] = []  # Cohorts that are not durable yet.
+    self._place = population.open_run(
+      log.run, claim, log.path.parent, has_begun=log.num_rounds > 0
+    )
+    with self.exclusive():
+      pass
+
+  def limited(self, gate: Any) -> Any:
+    """Returns the gate that admits those whom a gate admits, while their budget is enough."""
+    if isinstance(gate, per_units.UnitGate):
+      return gate.limited(self.limited)
+    return PopulationGate(gate, lambda *asked: self._population.reasons(self._place, *asked))
+
+  @property
+  def spellings(self) -> id_spellings.RecordedSpellings:
+    """How the ids of devices are spelt, in all runs where each device has a budget."""
+    return self._population.spellings or self._log.spellings
+
+  @contextlib.contextmanager
+  def exclusive(self) -> Iterator[None]:
+    """Keeps other runs of the population out; rounds that it has reserved are in the log then."""
+    with self._population.exclusive():
+      self._charged = []
+      num_reserved, head = self._population.rounds_of(self._place)
+      if num_reserved > self._log.num_rounds:
+        for second, kind, text in self._population.reserved(self._place, self._log.num_rounds):
+          column, citation = ledger_format.ids_of(kind, text), kind[2:]
+          self._log.begin(self._log.num_rounds, [column], second, citation)
+      if (num_reserved, head.hex()) != (self._log.num_rounds, self._log.digest):
+        raise refusals.LogError(
+          f'{self._log.path}: its population has reserved {num_reserved} rounds of it, and it has'
+          f' {self._log.num_rounds}: put the newest ledger of both back'
+        )
+      yield
+
+  def charge(self, column: pa.Array, citation: str, gate: Any) -> None:
+    """Charges the cohort of the next round; within `exclusive`.
+
+    Args:
+      column: the devices.
+      citation: of the table of units; '' without one.
+      gate: of the run, before it has the round.
+    """
+    units, rows = _owners(column, gate)
+    self._population.charge(self._place, units, rows)
+    kind, text = ledger_format.stored(sorted(column.to_pylist()))
+    cohort: list[Any] = [ledger_format.cited(kind, citation), text]
+    if rows is not None:
+      cohort.append([*ledger_format.stored(units.to_pylist()), rows.tolist()])
+    self._charged.append(cohort)
+
+  def reserve(self, second: int) -> None:
+    """Makes what was charged durable; within the same `exclusive`; second: UTC, of the rounds."""
+    self._population.reserve(self._place, second, self._charged)
+
+
+def _owners(column: pa.Array, gate: Any) -> tuple[pa.Array, np.ndarray | None]:
+  """Returns the units that a cohort charges, and the rows of each; None for one each."""
+  if not isinstance(gate, per_units.UnitGate):
+    return column, None
+  units, rows = gate.owned(column.to_numpy(zero_copy_only=False))
+  return id_columns.column(units), rows
+
+
+class PopulationGate:
+  """A gate that admits those whom the gate of their run admits, while their budget is enough.
+
+  Args:
+    gate: of the run.
+    reasons: function from units and rows of each to why they may not have them; '' where they may.
+  """
+
+  def __init__(self, gate: Any, reasons: Callable[[np.ndarray, int], np.ndarray]):
+    self._gate, self._reasons = gate, reasons
+    self._is_metered = isinstance(gate, loss_budgets.LossGate)
+
+  @property
+  def seen(self) -> Any:
+    """Participation in this run so far."""
+    return self._gate.seen
+
+  def reasons(self, units: np.ndarray, rows: int = 1) -> np.ndarray:
+    """Returns why each may not have so many rows in the next round; '' where it may."""
+    of_run = self._gate.reasons(units, rows) if self._is_metered else self._gate.reasons(units)
+    return np.where(of_run == '', self._reasons(units, rows), of_run)
+
+  def record(self, units: np.ndarray, rows: np.ndarray | None = None) -> None:
+    if self._is_metered:
+      self._gate.record(units, rows)
+    else:
+      self._gate.record(units)
+
+  def clear(self) -> None:
+    self._gate.clear()
+
+  def sentence(self, reason: str, last_round: int, participations: int) -> str:
+    sentence = populations.SENTENCES.get(reason)
+    return sentence or self._gate.sentence(reason, last_round, participations)

@@ -1,0 +1,416 @@
+"""Runs side by side that draw on one budget of each device."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.logs import population_ledger, refusals
+from fl_dpftrl.support.files import mark
+
+_IDS = [f'd{i}' for i in range(6)]
+_BLT = dpftrl.load_strategy('blt-b100')
+
+
+def _claim(strategy='identity', noise_multiplier=5.0, **more) -> dpftrl.Claim:
+  schema = more.pop('participation', dpftrl.MinSep(50, 1, 50))
+  return dpftrl.Claim(
+    strategy=strategy, noise_multiplier=noise_multiplier, participation=schema, **more
+  )
+
+
+@pytest.fixture
+def fleet(tmp_path):
+  return dpftrl.Population(tmp_path / 'fleet', epsilon=4.0, delta=1e-6)
+
+
+def _rounds(run, num_rounds=1, ids=_IDS):
+  cohorts = []
+  for _ in range(num_rounds):
+    with run.round(ids) as round_:
+      round_.released()
+    cohorts.append(list(round_.device_ids))
+  return cohorts
+
+
+def _losses(folder: pathlib.Path) -> dict[str, float]:
+  """Returns μ² of each device, counted anew from the logs of runs of identity."""
+  losses = dict[str, float]()
+  for path in sorted(folder.glob('run*')):
+    run = dpftrl.open_run(path)
+    for table in run.log.tables():
+      for device_id in table.column('device_id').to_pylist():
+        losses[device_id] = losses.get(device_id, 0.0) + run.claim.noise_multiplier**-2
+  return losses
+
+
+def test_two_runs_spend_one_budget(tmp_path, fleet):
+  mu_square = fleet.claim.mu('everybody') ** 2
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as one:
+    with dpftrl.Run(tmp_path / 'run2', _claim(noise_multiplier=8.0), population=fleet) as two:
+      while one.admissible(_IDS).size:
+        _rounds(one)
+        _rounds(two)
+      while two.admissible(_IDS).size:
+        _rounds(two)
+      for run in (one, two):
+        with pytest.warns(UserWarning, match='admits no device'), run.round(_IDS) as round_:
+          assert round_.turned_away[0].reason == 'population_life'
+          assert 'of any run' in round_.turned_away[0].sentence
+  losses = _losses(tmp_path)
+  assert max(losses.values()) <= mu_square
+  assert max(losses.values()) + 8.0**-2 > mu_square  # No further round fits.
+  assert fleet.status()['charged_share'] == pytest.approx(
+    (max(losses.values()) / mu_square) ** 0.5, rel=1e-9
+  )
+
+
+def test_another_object_of_the_population_sees_the_charges(tmp_path, fleet):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run, 3)
+  again = dpftrl.Population(tmp_path / 'fleet')
+  assert again.status() == fleet.status()
+  assert again.status()['num_rounds'] == 3
+
+
+def test_a_run_goes_on_only_with_its_population(tmp_path, fleet):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run)
+  with pytest.raises(refusals.LogError, match='is of another run: population'):
+    dpftrl.Run(tmp_path / 'run1', _claim())
+  other = dpftrl.Population(tmp_path / 'other', epsilon=4.0, delta=1e-6)
+  with pytest.raises(refusals.LogError, match='is of another run: population'):
+    dpftrl.Run(tmp_path / 'run1', _claim(), population=other)
+  with pytest.raises(ValueError, match='population: the claim names one'):
+    dpftrl.Run(tmp_path / 'run2', _claim(population='0' * 32))
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    assert run.next_round == 1
+
+
+def test_a_run_that_began_without_a_population_is_refused(tmp_path, fleet):
+  with dpftrl.Run(tmp_path / 'run1', _claim()) as run:
+    _rounds(run)
+  with pytest.raises(refusals.LogError, match='is of another run: population'):
+    dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet)
+
+
+@pytest.mark.parametrize(
+  'claim, message',
+  [
+    (lambda: _claim(participation=None), 'must have a participation'),
+    (lambda: _claim(noise_multiplier=0.0, participation=dpftrl.MinSep(5)), 'without noise'),
+    (lambda: _claim(void_reason='a test'), 'a test'),
+    (
+      lambda: _claim(participation=dpftrl.SecretBins(50, 10)),
+      'draws amplify only their own run',
+    ),
+  ],
+)
+def test_claims_that_no_budget_can_be_charged_for(tmp_path, fleet, claim, message):
+  with pytest.raises(ValueError, match=message):
+    dpftrl.Run(tmp_path / 'run1', claim(), population=fleet)
+  assert fleet.status()['num_runs'] == 0
+
+
+def test_budgets_are_those_of_before(tmp_path, fleet):
+  with pytest.raises(ValueError, match='must be those of before'):
+    dpftrl.Population(tmp_path / 'fleet', epsilon=5.0, delta=1e-6)
+  assert dpftrl.Population(tmp_path / 'fleet', epsilon=4.0, delta=1e-6).claim == fleet.claim
+  with pytest.raises(ValueError, match='give epsilon and delta'):
+    dpftrl.Population(tmp_path / 'new')
+  with pytest.raises(ValueError, match='together'):
+    dpftrl.Population(tmp_path / 'new', epsilon=1.0)
+  assert not (tmp_path / 'new').exists()
+
+
+def test_classes(tmp_path):
+  fleet = dpftrl.Population(
+    tmp_path / 'fleet', epsilon={'adult': 4.0, 'minor': 2.0}, delta=1e-6, default=None
+  )
+  fleet.classify(['d0', 'd1'], 'adult')
+  fleet.classify(['d2'], 'minor')
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    with run.round(_IDS) as round_:
+      assert list(round_.device_ids) == ['d0', 'd1', 'd2']
+      assert round_.turned_away[0].reason == 'class'
+    for _ in range(20):
+      with run.round(['d0', 'd2'] if run.next_round < 19 else ['d0', 'd1']) as round_:
+        pass
+  times = _losses(tmp_path)
+  mu = {name: fleet.claim.mu(name) for name in ('adult', 'minor')}
+  assert times['d0'] <= mu['adult'] ** 2 < times['d0'] + 1 / 25
+  assert times['d2'] <= mu['minor'] ** 2 < times['d2'] + 1 / 25
+  with pytest.raises(ValueError, match='name must be a class'):
+    fleet.classify(['d9'], 'elder')
+
+
+def test_who_withdraws_is_turned_away_in_every_run(tmp_path, fleet):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run)
+    fleet.withdraw(['d1', 'never seen'])
+    (cohort,) = _rounds(run)
+    assert cohort == ['d0', 'd2', 'd3', 'd4', 'd5']
+  with dpftrl.Run(tmp_path / 'run2', _claim(), population=fleet) as run:
+    with run.round([*_IDS, 'never seen']) as round_:
+      assert [each.device_id for each in round_.turned_away] == ['d1', 'never seen']
+      assert round_.turned_away[0].sentence == "device 'd1' withdrew from the population"
+  assert fleet.status()['num_withdrawn'] == 2
+
+
+def test_ids_have_one_type_and_one_spelling_in_all_runs(tmp_path, fleet):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run, ids=['7', '8'])
+  with dpftrl.Run(tmp_path / 'run2', _claim(), population=fleet) as run:
+    with pytest.raises(ValueError, match='one type in all runs'):
+      _rounds(run, ids=[7, 9])
+    with run.round(['+7', '9']) as round_:
+      assert list(round_.device_ids) == ['9']
+      assert round_.turned_away[0].reason == 'spelling'
+    assert _rounds(run, ids=['7', '9']) == [['7', '9']]
+  assert fleet.status()['num_rounds'] == 3
+
+
+def test_people_with_several_devices(tmp_path):
+  fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=4.0, delta=1e-6, unit='person')
+  schema = dpftrl.PerUnit(dpftrl.MinSep(40, 1, 40), max_rows=2)
+  units = tmp_path / 'units.csv'
+  units.write_text('device_id,unit_id,from_round\na1,a,0\na2,a,0\nb1,b,0\n')
+  with dpftrl.Run(
+    tmp_path / 'run1', _claim(participation=schema), population=fleet, units=units
+  ) as run:
+    while _rounds(run, ids=['a1', 'a2', 'b1'])[0][:2] == ['a1', 'a2']:
+      pass
+    rounds = run.next_round - 1
+  mu = fleet.claim.mu('everybody')
+  # Two rows in a round cost the square of two.
+  assert rounds == int(mu**2 * 25 / 4)
+  again = dpftrl.Population(tmp_path / 'fleet')
+  assert again.status() == fleet.status()
+
+
+def test_a_run_that_has_ended_takes_no_round(tmp_path, fleet):
+  with dpftrl.Run(tmp_path / 'run1', _claim(_BLT, 6.0), population=fleet) as run:
+    _rounds(run, 2)
+    with pytest.raises(ValueError, match='held by another process'):
+      fleet.end(tmp_path / 'run1')
+  before = fleet.status()['charged_share']
+  fleet.end(tmp_path / 'run1')
+  assert 0.0 < fleet.status()['charged_share'] < before
+  with dpftrl.Run(tmp_path / 'run1', _claim(_BLT, 6.0), population=fleet) as run:
+    with pytest.raises(ValueError, match='over for ever'):
+      _rounds(run)
+  fleet.end(tmp_path / 'run1')  # Again.
+  assert dpftrl.Population(tmp_path / 'fleet').status() == fleet.status()
+  with pytest.raises(ValueError, match='is no folder'):
+    fleet.end(tmp_path / 'run9')
+
+
+def test_a_private_aggregator_draws_on_the_population(tmp_path, fleet):
+  options = dict(
+    template=np.zeros(3), noise_multiplier=5.0, clip_norm=1.0, report_goal=3,
+    participation=dpftrl.MinSep(50, 1, 50), folder=tmp_path / 'run1', population=fleet,
+  )
+  with dpftrl.PrivateAggregator('identity', **options) as aggregator:
+    for round_ in aggregator.rounds([['a', 'b', 'c'], ['a', 'b', 'd']]):
+      with round_:
+        for _ in range(3):
+          round_.add(np.ones(3))
+    with aggregator.round(['a', 'b', 'c']) as round_:
+      for _ in range(3):
+        round_.add(np.ones(3))
+  assert fleet.status()['num_rounds'] == 3
+  assert _losses(tmp_path) == pytest.approx({'a': 0.12, 'b': 0.12, 'c': 0.08, 'd': 0.04})
+
+
+# Crashes: a reservation without its round in the log, and ledgers of an earlier moment.
+
+
+class _Interrupted(Exception):
+  pass
+
+
+def test_a_reservation_without_its_round_is_a_round_that_was_begun(tmp_path, fleet, monkeypatch):
+  from fl_dpftrl.logs import ledgers
+
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run)
+    begin = ledgers.LogWriter.begin
+
+    def fails(*args, **kwargs):
+      monkeypatch.setattr(ledgers.LogWriter, 'begin', begin)
+      raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(ledgers.LogWriter, 'begin', fails)
+    with pytest.raises(OSError, match='No space'):
+      _rounds(run)
+    assert run.next_round == 1
+    _rounds(run)
+    assert run.next_round == 3
+  assert fleet.status()['num_rounds'] == 3
+  assert len(list(dpftrl.open_run(tmp_path / 'run1').log.tables())) >= 1
+  assert _losses(tmp_path)['d0'] == pytest.approx(3 / 25)
+
+
+def test_a_reservation_that_fails_changes_nothing(tmp_path, fleet, monkeypatch):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run)
+
+    def fails(*args, **kwargs):
+      raise OSError(28, 'No space left on device')
+
+    with monkeypatch.context() as patched:
+      patched.setattr(population_ledger.PopulationLedger, 'append', fails)
+      with pytest.raises(OSError, match='No space'):
+        _rounds(run)
+    share = fleet.status()['charged_share']
+    assert fleet.status()['num_rounds'] == 1
+    _rounds(run)
+    assert fleet.status()['charged_share'] == pytest.approx(share * 2**0.5)
+
+
+def _copy(folder: pathlib.Path) -> pathlib.Path:
+  copy = folder.with_name(f'{folder.name} of before')
+  shutil.copytree(folder, copy)
+  return copy
+
+
+@pytest.mark.parametrize('names', [['population.ledger'], ['population.ledger', 'population.mark']])
+def test_a_ledger_of_an_earlier_moment_is_refused(tmp_path, fleet, names):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run, 2)
+    copy = _copy(tmp_path / 'fleet')
+    _rounds(run, 2)
+  for name in names:
+    shutil.copyfile(copy / name, tmp_path / 'fleet' / name)
+  with pytest.raises(refusals.LogError):
+    fleet.status()
+  with pytest.raises(refusals.LogError, match='earlier moment|put the newest'):
+    fresh = dpftrl.Population(tmp_path / 'fleet')
+    dpftrl.Run(tmp_path / 'run1', _claim(), population=fresh)
+
+
+def test_a_log_of_an_earlier_moment_is_refused(tmp_path, fleet):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run, 2)
+  copy = _copy(tmp_path / 'run1')
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run, 2)
+  shutil.rmtree(tmp_path / 'run1')
+  copy.rename(tmp_path / 'run1')
+  # Rounds that it lacks are taken over from the population, as after a crash.
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    assert run.next_round == 4
+
+
+@pytest.mark.parametrize('name', ['population.ledger', 'population.mark'])
+def test_files_that_are_gone(tmp_path, fleet, name):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run)
+  (tmp_path / 'fleet' / name).unlink()
+  with pytest.raises((refusals.LogError, mark.LostStateError, ValueError), match=name):
+    dpftrl.Population(tmp_path / 'fleet')
+
+
+def test_flipped_bytes_are_noticed(tmp_path, fleet):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run, 3)
+  path = tmp_path / 'fleet' / 'population.ledger'
+  content = path.read_bytes()
+  place = content.index(b'"ids":"') if b'"ids":"' in content else content.index(b'd0\\nd1')
+  path.write_bytes(content[:place] + b'X' + content[place + 1 :])
+  with pytest.raises(refusals.LogError, match='damaged'):
+    dpftrl.Population(tmp_path / 'fleet')
+
+
+# Processes side by side.
+
+_WORKER = """
+import sys
+import numpy as np
+import fl_dpftrl as dpftrl
+folder, name, seed, sigma = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+import warnings
+warnings.simplefilter('ignore')
+fleet = dpftrl.Population(f'{folder}/fleet')
+claim = dpftrl.Claim(
+  strategy='identity', noise_multiplier=sigma, participation=dpftrl.MinSep(10_000, 1, 10_000)
+)
+rng = np.random.default_rng(seed)
+print('ready', flush=True)
+with dpftrl.Run(f'{folder}/{name}', claim, population=fleet) as run:
+  while run.next_round < run.max_rounds:
+    ids = [f'd{i}' for i in sorted(rng.choice(40, 12, replace=False))]
+    with run.round(ids) as round_:
+      print(run.next_round - 1, *round_.device_ids, flush=True)
+      round_.released()
+"""
+
+
+def _start(folder: pathlib.Path, name: str, seed: int, sigma: float) -> subprocess.Popen:
+  return subprocess.Popen(
+    [sys.executable, '-c', textwrap.dedent(_WORKER), str(folder), name, str(seed), str(sigma)],
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_at_any_moment(tmp_path):
+  kills = int(os.environ.get('POPULATION_KILLS', '12'))
+  rng = np.random.default_rng(5)
+  dpftrl.Population(tmp_path / 'fleet', epsilon=20.0, delta=1e-6)
+  released = dict[tuple[str, int], list[str]]()
+  sigmas = {'run1': 20.0, 'run2': 30.0, 'run3': 15.0}
+  workers = dict[str, subprocess.Popen]()
+  try:
+    for kill in range(kills):
+      for name in sigmas:
+        if name not in workers or workers[name].poll() is not None:
+          workers[name] = _start(tmp_path, name, kill, sigmas[name])
+          assert workers[name].stdout.readline() == 'ready\n'
+      with contextlib.suppress(subprocess.TimeoutExpired):
+        workers['run1'].wait(rng.uniform(0.0, 0.3))
+      name = list(sigmas)[int(rng.integers(3))]
+      workers[name].send_signal(signal.SIGKILL)
+      _note(released, name, workers.pop(name).communicate()[0])
+  finally:
+    for name, worker in workers.items():
+      worker.kill()
+      _note(released, name, worker.communicate()[0])
+  fleet = dpftrl.Population(tmp_path / 'fleet')
+  for name, sigma in sigmas.items():
+    claim = _claim(noise_multiplier=sigma, participation=dpftrl.MinSep(10_000, 1, 10_000))
+    with dpftrl.Run(tmp_path / name, claim, population=fleet) as run:
+      assert run.next_round > 0
+  losses = _losses(tmp_path)
+  share = max(losses.values()) ** 0.5 / fleet.claim.mu('everybody')
+  assert share <= 1.0
+  assert fleet.status()['charged_share'] == pytest.approx(share, rel=1e-9)
+  logs = {name: _cohorts(tmp_path / name) for name in sigmas}
+  for (name, t), ids in released.items():  # What was handed out is in the log.
+    assert logs[name][t] == sorted(ids)
+
+
+def _cohorts(folder: pathlib.Path) -> dict[int, list[str]]:
+  cohorts = dict[int, list[str]]()
+  for table in dpftrl.open_run(folder).log.tables():
+    for t, device_id in zip(*(table.column(i).to_pylist() for i in range(2))):
+      cohorts.setdefault(t, []).append(device_id)
+  return cohorts
+
+
+def _note(released: dict[tuple[str, int], list[str]], name: str, output: str) -> None:
+  for line in output.splitlines():
+    t, *ids = line.split()
+    if not line.startswith('ready'):
+      assert (name, int(t)) not in released  # No row twice.
+      released[name, int(t)] = ids
