@@ -15,6 +15,7 @@ from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.planning.simulation import scenarios
 from fl_dpftrl.prove.reports import settings
+from fl_dpftrl.run import populations
 from fl_dpftrl.run.observers import measuring, observer, progress
 from fl_dpftrl.support import checks, metrics
 from fl_dpftrl.support.files import paths
@@ -42,6 +43,7 @@ def train(
   timer_rounds: int = 1,
   participation: registry.Participation | None = None,
   units: unit_tables.Given | None = None,
+  population: populations.Population | None = None,
   delta: float = 1e-6,
   seed: int = 0,
   rounds: Callable[[], Iterator[schemas.Cohort]] | None = None,
@@ -76,6 +78,8 @@ def train(
     participation: that of a run without an end, a `LossBudget` or `MinSep(None, …)`, in place of
       `timer_rounds`. num_rounds is then only where this call stops: a later one with more goes on,
       at the same ε. Or a `PerUnit` of one, with `units`.
+    population: `Population` on whose budgets this run and all others draw together; clients that
+      have none left are not trained on.
     units: table of who owns which client, or its files: clients whose owners may not take part now
       are turned away, so that a cohort may be smaller than the report goal.
     delta: δ at which ε is stated.
@@ -123,7 +127,7 @@ def train(
   if len(set(names.tolist())) < len(names):
     raise ValueError('clients must have distinct names')
   per_unit: Any = participation if isinstance(participation, per_units.PerUnit) else None
-  population = device_populations.devices(
+  devices = device_populations.devices(
     aggregator,
     len(clients),
     num_rounds=num_rounds,
@@ -132,9 +136,9 @@ def train(
     scenario=scenario,
     participation=per_unit.participation if per_unit else participation,
   )
-  declared: Any = population.declared_schema(num_rounds)
+  declared: Any = devices.declared_schema(num_rounds)
   if rounds is None:
-    simulated = population.simulation()
+    simulated = devices.simulation()
     named = lambda cohort: cohort._replace(device_ids=names[cohort.device_ids])
     rounds = lambda: map(named, simulated.rounds())
   if (units is None) != (per_unit is None):
@@ -167,7 +171,7 @@ def train(
   running = tff_inprocess.within(seed=seed) if context is None else contexts.installed(context)
   with running as used:
     setting = dataclasses.replace(
-      setting, population=population.population, zeroing_norm=aggregator.zeroing_norm
+      setting, population=devices.population, zeroing_norm=aggregator.zeroing_norm
     )
     with loop.TrainingRun(
       folder,
@@ -182,6 +186,7 @@ def train(
       delta=delta,
       max_epsilon=max_epsilon,
       units=units,
+      population=population,
       exact_metrics=learned.metrics,
     ) as run:
       if claim.arithmetic.kind == arithmetics.LATTICE:
