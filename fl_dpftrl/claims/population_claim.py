@@ -35,6 +35,7 @@ class PopulationClaim:
     delta: δ of these.
     default: class of units that are given none; None to turn them away.
     unit: what has a budget: 'device', or the name of the `PerUnit` of all runs.
+    has_names: whether ledgers and logs hold random names of devices in place of ids.
 
   Raises:
     ValueError: for an attribute out of range.
@@ -44,6 +45,7 @@ class PopulationClaim:
   delta: float
   default: str | None = EVERYBODY
   unit: str = 'device'
+  has_names: bool = False
 
   def __post_init__(self):
     gaussian.check_delta(self.delta)
@@ -57,6 +59,8 @@ class PopulationClaim:
     object.__setattr__(self, 'epsilons', values)
     if self.default is not None and self.default not in self.epsilons:
       raise ValueError(f'default must be a class of epsilon, got {messages.quoted(self.default)}')
+    if self.has_names and self.unit != 'device':
+      raise ValueError('names are of devices: tables of units hold ids')
     if not isinstance(self.unit, str) or not re.fullmatch(r'[a-z]+([ -][a-z]+)*', self.unit):
       raise ValueError(f'unit must be small letters, got {messages.quoted(self.unit)}')
 
@@ -122,6 +126,7 @@ class PopulationState:
     kinds: kinds of the ids of units so far.
     spellings: how ids of units are spelt.
     num_withdrawn: units that withdrew.
+    num_changes: changes that the table of names must have.
   """
 
   claim: PopulationClaim
@@ -140,7 +145,7 @@ class PopulationState:
     self._strategies, self._path, self._is_checked = strategies, path, is_checked
     self.runs: list[ReservedRun] = []
     self.losses: population_losses.PopulationLosses
-    self.kinds, self.num_withdrawn = set[str](), 0
+    self.kinds, self.num_withdrawn, self.num_changes = set[str](), 0, 0
     self.spellings = id_spellings.RecordedSpellings()
 
   def take(self, record: population_ledger.Record) -> None:
@@ -153,7 +158,9 @@ class PopulationState:
         population_ledger.CLASSES: self._classify,
         population_ledger.WITHDRAWN: self._withdraw,
         population_ledger.ENDED: self._end,
+        population_ledger.ERASED: lambda content: None,
       }[record.kind](record.content)
+      self.num_changes = max(self.num_changes, record.content.get('changes', 0))
     except (KeyError, TypeError, IndexError, AttributeError) as error:
       raise refusals.LogError(
         f'{self._path}: record {record.position} is none of a population'

@@ -30,14 +30,8 @@ from fl_dpftrl.support.files import durable, json_files, mark
 NAME, MARK, LOCK = 'population.ledger', 'population.mark', 'population.lock'
 """Files in the folder of a population."""
 
-BEGAN, OPENED, RESERVED, CLASSES, WITHDRAWN, ENDED = (
-  'population',
-  'run',
-  'rounds',
-  'classes',
-  'withdrawn',
-  'ended',
-)
+BEGAN, OPENED, RESERVED, ENDED = 'population', 'run', 'rounds', 'ended'
+CLASSES, WITHDRAWN, ERASED = 'classes', 'withdrawn', 'erased'
 """Kinds of records."""
 
 START = hashlib.sha256(b'fl_dpftrl.population').digest()

@@ -37,16 +37,22 @@ class TurnedAway(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Admission:
-  """The cohort of a round."""
+  """The cohort of a round.
+
+  Attributes:
+    column: the admitted devices, as the log has them.
+    ids: the admitted devices, where the log has names of them; None where it has their ids.
+  """
 
   round_index: int
   column: pa.Array
   turned_away: tuple[TurnedAway, ...] = ()
+  ids: pa.Array | None = None
 
   @functools.cached_property
   def device_ids(self) -> np.ndarray:
     """The admitted devices, as text or int64."""
-    return id_columns.as_numpy(self.column)
+    return id_columns.as_numpy(self.column if self.ids is None else self.ids)
 
   def check_whole(self, least: int) -> None:
     """Raises ValueError if a candidate may not take part, or there are fewer than needed."""

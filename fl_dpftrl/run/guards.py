@@ -243,8 +243,9 @@ class Guard(contextlib.AbstractContextManager['Guard']):
         ' was drawn takes part, as the guarantee is void if others take their place; leave it out'
       )
     if self.gate:
-      spellings = (self._reservations or self.log).spellings
-      return admission.admit(self.gate, device_ids, at_most=at_most, spellings=spellings)
+      if self._reservations:
+        return self._reservations.admit(self.gate, id_columns.column(device_ids), at_most)
+      return admission.admit(self.gate, device_ids, at_most=at_most, spellings=self.log.spellings)
     return admission.Admission(t, id_columns.column(device_ids))
 
   @durable.one_at_a_time
@@ -329,7 +330,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
             stacklevel=4,
           )
         if self._reservations:
-          self._reservations.charge(admitted[-1].column, self._citation, self.gate)
+          self._reservations.charge(admitted[-1], self._citation, self.gate)
       now = int(time.time()) if timestamp is None else timestamp
       columns = [each.column for each in admitted]
       if self._reservations:

@@ -16,6 +16,7 @@ from fl_dpftrl.logs import (
   id_spellings,
   ledger_format,
   population_ledger,
+  pseudonyms,
   refusals,
   sealing,
 )
@@ -48,6 +49,7 @@ class Population:
   Attributes:
     folder: the folder.
     claim: budgets, δ, default class and unit.
+    names: names of devices; None where logs hold ids.
 
   Source: docs/population-budget.md, theorem 1.
   """
@@ -60,6 +62,8 @@ class Population:
     delta: float | None = None,
     default: str | None = population_claim.EVERYBODY,
     unit: str = 'device',
+    names: str | os.PathLike[str] | None = None,
+    salt: str | os.PathLike[str] | None = None,
   ):
     """Opens a population, or begins it.
 
@@ -69,6 +73,8 @@ class Population:
       delta: δ of the budgets; None with epsilon.
       default: class of units that are given none; None to turn them away until `classify` names it.
       unit: what has a budget: 'device', or the name of the `PerUnit` of all runs, such as 'person'.
+      names, salt: files in two folders apart from this one, for logs that hold random names of
+        devices in place of ids, so that one can be erased; see `forget`. Each call gives them.
 
     Raises:
       ValueError: for an argument out of range, and budgets that are not those of the ledger.
@@ -81,9 +87,13 @@ class Population:
         raise ValueError('epsilon and delta must be given together')
       epsilons = epsilon if isinstance(epsilon, Mapping) else {population_claim.EVERYBODY: epsilon}
       claim = population_claim.PopulationClaim(
-        epsilons=epsilons, delta=delta, default=default, unit=unit
+        epsilons=epsilons, delta=delta, default=default, unit=unit, has_names=names is not None
       )
-    self._begin(claim)
+    if (names is None) != (salt is None):
+      raise ValueError('names and salt must be given together')
+    if names is not None and salt is not None:
+      pseudonyms.check_apart(names, salt)
+    self.names = self._begun(claim, names, salt)
     self._ledger = population_ledger.PopulationLedger(self.folder)
     self._state = self._empty_state()
     self._is_in_doubt = False  # Whether the state may have what the ledger lacks.
@@ -114,6 +124,10 @@ class Population:
       for record in self._ledger.records():
         self._state.take(record)
       self._is_in_doubt = False
+      if (self.names is not None) != self._state.claim.has_names:
+        raise ValueError('names and salt must be given, as before, or not, as before')
+      if self.names is not None and self.names.changes < self._state.num_changes:
+        raise refusals.LogError(f'{self.names.path}: is of an earlier moment; put the newest back')
       yield
 
   def classify(self, units: id_columns.Ids, name: str) -> None:
@@ -134,12 +148,36 @@ class Population:
     """Turns units away in all runs from their next round on; what they were charged stays."""
     self._append_units(population_ledger.WITHDRAWN, units, {})
 
+  def forget(self, units: id_columns.Ids) -> int:
+    """Erases ids: no file of the population or its runs has them, and they never come back.
+
+    Names, rounds and charges stay, so that every statement stays as it is. Erase several at a time:
+    names in the logs that the table lacks are those of the erased.
+
+    Returns:
+      How many of them had a name.
+
+    Raises:
+      ValueError: for a population without names.
+    """
+    if self.names is None:
+      raise ValueError('units: the population has no names, so its logs hold ids')
+    column = id_columns.column(units, 'units')
+    with self.exclusive():
+      num_erased = self.names.erase(column.to_pylist())
+      self._ledger.append(population_ledger.ERASED, {'changes': self.names.changes})
+      self._is_in_doubt = True
+    return num_erased
+
   def _append_units(self, kind: str, units: id_columns.Ids, content: dict[str, Any]) -> None:
     column = id_columns.column(units, 'units')
-    id_kind, text = ledger_format.stored(sorted(set(column.to_pylist())))
     if not len(column):
       return
     with self.exclusive():
+      if self.names is not None:
+        column = self._named(column.to_pylist())
+        content = {**content, 'changes': self.names.changes}
+      id_kind, text = ledger_format.stored(sorted(set(column.to_pylist())))
       if self._state.kinds - {id_kind}:
         raise ValueError('units must be of the type of the ids of the runs')
       if self._state.spellings.collisions(column).any():
@@ -182,6 +220,14 @@ class Population:
       if not self._state.runs[places[0]].has_ended:
         self._ledger.append(population_ledger.ENDED, {'run': places[0]})
         self._is_in_doubt = True
+
+  def _named(self, ids: list[Any]) -> pa.Array:
+    """Returns names of ids that were not erased, new ones where they had none."""
+    names: Any = self.names
+    ids = [each for each, is_closed in zip(ids, names.closed(ids)) if not is_closed]
+    new = list(dict.fromkeys(each for each, name in zip(ids, names.find(ids)) if name is None))
+    names.add(new, pseudonyms.new_names(len(new)))
+    return pa.array(names.find(ids), pa.string())
 
   def status(self) -> dict[str, Any]:
     """Returns public figures: runs, rounds, and what was charged of the budget.
@@ -292,16 +338,30 @@ class Population:
     """
     run = self._state.runs[place]
     content = {'run': place, 'first': run.num_rounds, 'second': second, 'cohorts': cohorts}
+    if self.names is not None:
+      content['changes'] = self.names.changes
     self._ledger.append(population_ledger.RESERVED, content)
     for kind, text, *_ in cohorts:
       head = ledger_format.next_head(run.head, run.num_rounds, kind, text)
       self._state.confirm(place, head)
     self._is_in_doubt = False
 
-  def _begin(self, claim: population_claim.PopulationClaim | None) -> None:
+  def _begun(
+    self, claim: population_claim.PopulationClaim | None, names: Any, salt: Any
+  ) -> pseudonyms.Names | None:
+    """Makes the files of a new population; returns the names, if it has some."""
     path = self.folder / population_ledger.NAME
-    if path.exists():
-      return
+    if not path.exists():
+      self._begin(path, claim, names, salt)
+    return None if names is None else pseudonyms.Names(names, salt, is_new=False)
+
+  def _begin(
+    self,
+    path: pathlib.Path,
+    claim: population_claim.PopulationClaim | None,
+    names: Any,
+    salt: Any,
+  ) -> None:
     if claim is None:
       raise ValueError(f'{path} does not exist: give epsilon and delta to begin a population')
     self.folder.mkdir(0o700, parents=True, exist_ok=True)
@@ -311,6 +371,8 @@ class Population:
       if (self.folder / population_ledger.MARK).exists():
         raise refusals.LogError(f'{path}: is gone; put it back')
       (self.folder / STRATEGIES).mkdir(0o700, exist_ok=True)
+      if names is not None:
+        pseudonyms.Names(names, salt, is_new=True)
       population_ledger.begin(self.folder, vars(claim))
 
   def _empty_state(self) -> population_claim.PopulationState:

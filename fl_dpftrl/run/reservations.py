@@ -1,6 +1,7 @@
 """Rounds of one run in the ledger of its population, which are there before the run's log has them."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,9 +9,17 @@ import numpy as np
 import pyarrow as pa
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import id_columns, id_spellings, ledger_format, ledgers, refusals
+from fl_dpftrl.logs import (
+  id_columns,
+  id_spellings,
+  ledger_format,
+  ledgers,
+  pseudonyms,
+  refusals,
+)
+from fl_dpftrl.participation.counts import population_losses
 from fl_dpftrl.participation.rules import loss_budgets, per_units
-from fl_dpftrl.run import populations
+from fl_dpftrl.run import admission, populations
 
 
 class Reservations:
@@ -43,6 +52,29 @@ class Reservations:
       return gate.limited(self.limited)
     return PopulationGate(gate, lambda *asked: self._population.reasons(self._place, *asked))
 
+  def admit(self, gate: Any, column: pa.Array, at_most: int | None) -> admission.Admission:
+    """Returns who may take part in the next round, as `admission.admit` does; within `exclusive`."""
+    names = self._population.names
+    if names is None:
+      return admission.admit(gate, column, at_most=at_most, spellings=self.spellings)
+    ids = column.to_pylist()
+    closed = names.closed(ids)
+    left = [each for each, is_closed in zip(ids, closed) if not is_closed]
+    named = names.find(left)
+    fresh = dict(zip(left, pseudonyms.new_names(len(left))))
+    ids_of = dict[str, Any]()
+    for each, name in zip(left, named):
+      ids_of.setdefault(name or fresh[each], each)
+    candidates = [name or fresh[each] for each, name in zip(left, named)]
+    admitted = admission.admit(gate, pa.array(candidates, pa.string()), at_most=at_most)
+    erased = (each for each, is_closed in zip(ids, closed) if is_closed)
+    away = [admission.TurnedAway(each, population_losses.WITHDRAWN, -1, 0, gate) for each in erased]
+    away += [each._replace(device_id=ids_of[each.device_id]) for each in admitted.turned_away]
+    admitted_ids = [ids_of[name] for name in admitted.column.to_pylist()]
+    return dataclasses.replace(
+      admitted, turned_away=tuple(away), ids=pa.array(admitted_ids, column.type)
+    )
+
   @property
   def spellings(self) -> id_spellings.RecordedSpellings:
     """How the ids of devices are spelt, in all runs where each device has a budget."""
@@ -65,14 +97,19 @@ class Reservations:
         )
       yield
 
-  def charge(self, column: pa.Array, citation: str, gate: Any) -> None:
-    """Charges the cohort of the next round; within `exclusive`.
+  def charge(self, admitted: admission.Admission, citation: str, gate: Any) -> None:
+    """Charges the cohort of the next round, whose new names are durable then; within `exclusive`.
 
     Args:
-      column: the devices.
+      admitted: the devices.
       citation: of the table of units; '' without one.
       gate: of the run, before it has the round.
     """
+    column, names = admitted.column, self._population.names
+    if names is not None and admitted.ids is not None:
+      ids = admitted.ids.to_pylist()
+      new = [i for i, name in enumerate(names.find(ids)) if name is None]
+      names.add([ids[i] for i in new], column.take(pa.array(new, pa.int64())).to_pylist())
     units, rows = _owners(column, gate)
     self._population.charge(self._place, units, rows)
     kind, text = ledger_format.stored(sorted(column.to_pylist()))

@@ -1,0 +1,177 @@
+"""Random names of devices, so that ledgers and logs hold no id and one id can be erased.
+
+The table of names is the only file with ids. It is a database of SQLite, which erases what it
+deletes, and lies apart from the logs. A salt in a file of its own keys the hashes of erased ids: who
+was erased comes back under no other name. The file counts its changes, and a ledger cites that
+count, so that an older table is refused.
+"""
+
+import contextlib
+import decimal
+import hashlib
+import hmac
+import os
+import pathlib
+import re
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+
+from fl_dpftrl.logs import ledger_format, refusals
+from fl_dpftrl.support.files import durable, paths
+
+_TABLES = (
+  'CREATE TABLE names (id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE) WITHOUT ROWID',
+  'CREATE TABLE closed (hash BLOB PRIMARY KEY) WITHOUT ROWID',
+  'CREATE TABLE facts (changes INTEGER NOT NULL, salt BLOB NOT NULL)',
+)
+_SALT_BYTES, _NAME_BYTES = 32, 16
+_NUMBER = re.compile(r'[+-]?([0-9]{1,25}(\.[0-9]{0,25})?|\.[0-9]{1,25})([eE][+-]?[0-9]{1,4})?')
+Id = str | int
+
+
+class Names:
+  """Names of ids in a file; its users are kept apart by the lock of their population.
+
+  Attributes:
+    path: the file.
+  """
+
+  def __init__(self, path: str | os.PathLike[str], salt: str | os.PathLike[str], *, is_new: bool):
+    """Opens the file.
+
+    Args:
+      path: the table of names, which only its owner may read.
+      salt: the file of the secret salt, in another folder, such as one of a key store.
+      is_new: whether to make those that are not there, of a population that begins.
+
+    Raises:
+      ValueError: for a salt beside the names, and another salt than before.
+      LogError: for a file that is gone or damaged.
+    """
+    self.path, salt = paths.local(path), paths.local(salt)
+    check_apart(self.path, salt)
+    if is_new:
+      _begin(self.path, salt)
+    try:
+      self._salt = salt.read_bytes()
+    except OSError as error:
+      raise refusals.LogError(f'{salt}: {error.strerror}; put it back') from error
+    with self._database() as database:
+      ((_, check),) = database.execute('SELECT changes, salt FROM facts')
+    if check != self._hash(''):
+      raise ValueError(f'{salt}: is another salt than that of {self.path}, whose erased ids it opens')
+
+  @property
+  def changes(self) -> int:
+    """New names and erasures so far."""
+    with self._database() as database:
+      ((changes, _),) = database.execute('SELECT changes, salt FROM facts')
+    return int(changes)
+
+  def find(self, ids: Sequence[Id]) -> list[str | None]:
+    """Returns the name of each id; None for one that has none."""
+    names = dict[str, str]()
+    with self._database() as database:
+      for part in _parts(sorted(set(map(_key, ids)))):
+        marks = ','.join('?' * len(part))
+        names |= dict(database.execute(f'SELECT id, name FROM names WHERE id IN ({marks})', part))
+    return [names.get(_key(each)) for each in ids]
+
+  def closed(self, ids: Sequence[Id]) -> list[bool]:
+    """Returns which ids were erased, and come back under no name."""
+    hashes = [self._hash(_key(each)) for each in ids]
+    found = set[bytes]()
+    with self._database() as database:
+      for part in _parts(sorted(set(hashes))):
+        marks = ','.join('?' * len(part))
+        rows = database.execute(f'SELECT hash FROM closed WHERE hash IN ({marks})', part)
+        found |= {each for (each,) in rows}
+    return [each in found for each in hashes]
+
+  def add(self, ids: Sequence[Id], names: Sequence[str]) -> None:
+    """Gives ids that have no name new ones, durably."""
+    if not ids:
+      return
+    with self._change(len(ids)) as database:
+      rows = zip(map(_key, ids), names, strict=True)
+      database.executemany('INSERT INTO names VALUES (?, ?)', rows)
+
+  def erase(self, ids: Iterable[Id]) -> int:
+    """Closes ids for ever, and deletes their names, in one durable step; returns how many had one."""
+    erased = sorted(set(map(_key, ids)))
+    with self._change(len(erased)) as database:
+      hashes = ((self._hash(key),) for key in erased)
+      database.executemany('INSERT OR IGNORE INTO closed VALUES (?)', hashes)
+      rows = database.executemany('DELETE FROM names WHERE id = ?', ((key,) for key in erased))
+      return rows.rowcount
+
+  def _hash(self, key: str) -> bytes:
+    return hmac.new(self._salt, key.encode(), hashlib.sha256).digest()
+
+  @contextlib.contextmanager
+  def _database(self) -> Iterator[sqlite3.Connection]:
+    if not self.path.exists():
+      raise refusals.LogError(f'{self.path}: is gone; put it back')
+    with ledger_format.in_one_line(self.path), contextlib.closing(_connected(self.path)) as database:
+      yield database
+
+  @contextlib.contextmanager
+  def _change(self, count: int) -> Iterator[sqlite3.Connection]:
+    with self._database() as database:
+      database.execute('BEGIN IMMEDIATE')
+      try:
+        yield database
+        database.execute('UPDATE facts SET changes = changes + ?', (count,))
+        database.execute('COMMIT')
+      except BaseException:
+        if database.in_transaction:
+          database.rollback()
+        raise
+
+
+def new_names(count: int) -> list[str]:
+  """Returns so many names, which nobody can guess and nothing orders."""
+  return [secrets.token_hex(_NAME_BYTES) for _ in range(count)]
+
+
+def check_apart(path: str | os.PathLike[str], salt: str | os.PathLike[str]) -> None:
+  """Raises ValueError for a salt beside the names."""
+  if pathlib.Path(path).resolve().parent == pathlib.Path(salt).resolve().parent:
+    raise ValueError('salt must lie in another folder than names: who has both can undo erasures')
+
+
+def _begin(path: pathlib.Path, salt: pathlib.Path) -> None:
+  """Makes what is not there; a start may have been cut short between both."""
+  for file in (path, salt):
+    file.parent.mkdir(0o700, parents=True, exist_ok=True)
+  if path.exists():
+    return
+  if not salt.exists():
+    durable.write_durably(salt, secrets.token_bytes(_SALT_BYTES), private=True)
+  secret = salt.read_bytes()
+  with durable.replacing(path, private=True) as temporary:
+    with contextlib.closing(sqlite3.connect(temporary)) as database, database:
+      for table in _TABLES:
+        database.execute(table)
+      check = hmac.new(secret, b'', hashlib.sha256).digest()
+      database.execute('INSERT INTO facts VALUES (0, ?)', (check,))
+  durable.sync_names(path.parent)
+
+
+def _connected(path: pathlib.Path) -> sqlite3.Connection:
+  database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+  for setting in ('trusted_schema=off', 'synchronous=extra', 'journal_mode=delete', 'secure_delete=on'):
+    database.execute(f'PRAGMA {setting}')
+  return database
+
+
+def _key(device_id: Id) -> str:
+  """Returns the id as the table has it: one spelling of a number, so that no other gets a name."""
+  text = str(device_id)
+  return str(decimal.Decimal(text).normalize()) if _NUMBER.fullmatch(text) else text
+
+
+def _parts(values: list) -> Iterator[list]:
+  for start in range(0, len(values), 500):
+    yield values[start : start + 500]

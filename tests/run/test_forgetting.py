@@ -1,0 +1,162 @@
+"""Devices under random names: one can be erased, and every statement stays as it is."""
+
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.logs import refusals
+
+_IDS = [f'phone-{i}' for i in range(5)]
+
+
+def _open(tmp_path: pathlib.Path, **more) -> dpftrl.Population:
+  return dpftrl.Population(
+    tmp_path / 'fleet', names=tmp_path / 'names' / 'names.db', salt=tmp_path / 'keys' / 'salt', **more
+  )
+
+
+@pytest.fixture
+def fleet(tmp_path):
+  return _open(tmp_path, epsilon=4.0, delta=1e-6)
+
+
+def _claim() -> dpftrl.Claim:
+  return dpftrl.Claim(
+    strategy='identity', noise_multiplier=8.0, participation=dpftrl.MinSep(50, 1, 50)
+  )
+
+
+def _run(tmp_path, fleet, name='run1'):
+  return dpftrl.Run(tmp_path / name, _claim(), population=fleet)
+
+
+def _holding(folder: pathlib.Path, text: str) -> list[str]:
+  """Returns the files below a folder that hold a text."""
+  files = [path for path in folder.rglob('*') if path.is_file()]
+  return [path.name for path in files if text.encode() in path.read_bytes()]
+
+
+def test_files_hold_names_only(tmp_path, fleet):
+  with _run(tmp_path, fleet) as run:
+    with run.round(_IDS) as round_:
+      assert list(round_.device_ids) == _IDS
+    assert _holding(tmp_path, 'phone-3') == ['names.db']
+  assert _holding(tmp_path, 'phone-3') == ['names.db']
+
+
+def test_a_device_keeps_its_name_and_its_charges(tmp_path, fleet):
+  with _run(tmp_path, fleet) as run:
+    for _ in range(3):
+      with run.round(_IDS):
+        pass
+  again = _open(tmp_path)
+  with _run(tmp_path, again, 'run2') as run:
+    with run.round([*_IDS, 'new']) as round_:
+      assert round_.device_ids.tolist() == [*_IDS, 'new']
+  statement = dpftrl.replay(tmp_path / 'run1', delta=1e-6)
+  assert (statement.num_devices, statement.max_participations) == (5, 3)
+  assert again.status()['charged_share'] == pytest.approx(2.0 / 8.0 / again.claim.mu('everybody'))
+
+
+def test_forgetting_leaves_no_byte_and_every_statement(tmp_path, fleet):
+  with _run(tmp_path, fleet) as run:
+    for _ in range(2):
+      with run.round(_IDS):
+        pass
+  before = dpftrl.replay(tmp_path / 'run1', delta=1e-6).to_json()
+  share = fleet.status()['charged_share']
+  assert fleet.forget(['phone-1', 'phone-3', 'unknown']) == 2
+  assert not _holding(tmp_path, 'phone-1') + _holding(tmp_path, 'phone-3')
+  assert _holding(tmp_path, 'phone-2') == ['names.db']
+  assert dpftrl.replay(tmp_path / 'run1', delta=1e-6).to_json() == before
+  assert fleet.status()['charged_share'] == share
+  for opened in (fleet, _open(tmp_path)):
+    with _run(tmp_path, opened) as run:
+      with run.round([*_IDS, 'unknown']) as round_:
+        assert list(round_.device_ids) == ['phone-0', 'phone-2', 'phone-4']
+        assert [each.reason for each in round_.turned_away] == ['withdrawn'] * 3
+  assert not _holding(tmp_path, 'phone-1')
+
+
+def test_another_spelling_is_no_other_device(tmp_path, fleet):
+  with _run(tmp_path, fleet) as run:
+    with run.round(['7', '8.0']) as round_:
+      assert len(round_.device_ids) == 2
+    with run.round(['+7', '007', '8']) as round_:
+      assert round_.device_ids.tolist() == ['+7', '8']
+    fleet.forget(['7'])
+    with run.round(['7.0', '8', '+7']) as round_:
+      assert round_.device_ids.tolist() == ['8']
+  assert dpftrl.replay(tmp_path / 'run1', delta=1e-6).num_devices == 2
+
+
+def test_an_older_table_of_names_is_refused(tmp_path, fleet):
+  with _run(tmp_path, fleet) as run:
+    with run.round(_IDS[:2]):
+      pass
+    before_a_name = shutil.copy(tmp_path / 'names/names.db', tmp_path / 'before a name')
+    with run.round(_IDS):
+      pass
+    before_erasure = shutil.copy(tmp_path / 'names/names.db', tmp_path / 'before erasure')
+  fleet.forget(['phone-1'])
+  for copy in (before_a_name, before_erasure):
+    shutil.copy(copy, tmp_path / 'names/names.db')
+    with pytest.raises(refusals.LogError, match='earlier moment'):
+      fleet.status()
+    with pytest.raises(refusals.LogError, match='earlier moment'):
+      _open(tmp_path)
+
+
+def test_names_and_salt_are_those_of_before(tmp_path, fleet):
+  with pytest.raises(ValueError, match='names and salt must be given, as before'):
+    dpftrl.Population(tmp_path / 'fleet')
+  (tmp_path / 'keys' / 'salt').write_bytes(b'x' * 32)
+  with pytest.raises(ValueError, match='is another salt'):
+    _open(tmp_path)
+  (tmp_path / 'keys' / 'salt').unlink()
+  with pytest.raises(refusals.LogError, match='salt'):
+    _open(tmp_path)
+
+
+def test_salt_lies_apart(tmp_path):
+  with pytest.raises(ValueError, match='another folder'):
+    dpftrl.Population(
+      tmp_path / 'fleet', epsilon=1.0, delta=1e-6, names=tmp_path / 'names', salt=tmp_path / 'salt'
+    )
+  with pytest.raises(ValueError, match='together'):
+    dpftrl.Population(tmp_path / 'fleet', epsilon=1.0, delta=1e-6, names=tmp_path / 'names')
+  assert not (tmp_path / 'fleet').exists()
+
+
+def test_a_population_without_names_forgets_nobody(tmp_path):
+  fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=1.0, delta=1e-6)
+  with pytest.raises(ValueError, match='has no names'):
+    fleet.forget(['a'])
+
+
+def test_who_withdraws_or_has_a_class_has_a_name(tmp_path):
+  fleet = _open(tmp_path, epsilon={'a': 4.0, 'b': 0.3}, delta=1e-6, default='a')
+  fleet.withdraw(['phone-1'])
+  fleet.classify(['phone-2'], 'b')
+  with _run(tmp_path, fleet) as run:
+    with run.round(_IDS) as round_:
+      assert {each.device_id: each.reason for each in round_.turned_away} == {
+        'phone-1': 'withdrawn',
+        'phone-2': 'population_life',
+      }
+  assert _holding(tmp_path, 'phone-') == ['names.db']
+
+
+def test_a_private_aggregator_has_ids_and_its_log_has_names(tmp_path, fleet):
+  with dpftrl.PrivateAggregator(
+    'identity', template=np.zeros(2), noise_multiplier=8.0, clip_norm=1.0, report_goal=2,
+    participation=dpftrl.MinSep(9, 1, 9), folder=tmp_path / 'run1', population=fleet,
+  ) as aggregator:
+    with aggregator.round(['phone-1', 'phone-2']) as round_:
+      for device_id in ('phone-1', 'phone-2'):
+        round_.add(np.ones(2), device_id=device_id)
+    assert round_.mean.shape == (2,)
+  assert _holding(tmp_path, 'phone-1') == ['names.db']
