@@ -125,6 +125,7 @@ class PopulationState:
     losses: what units were charged.
     kinds: kinds of the ids of units so far.
     spellings: how ids of units are spelt.
+    passed: why reservations passed a budget, where each is tested.
     num_withdrawn: units that withdrew.
     num_changes: changes that the table of names must have.
   """
@@ -146,6 +147,7 @@ class PopulationState:
     self.runs: list[ReservedRun] = []
     self.losses: population_losses.PopulationLosses
     self.kinds, self.num_withdrawn, self.num_changes = set[str](), 0, 0
+    self.passed: list[str] = []
     self.spellings = id_spellings.RecordedSpellings()
 
   def take(self, record: population_ledger.Record) -> None:
@@ -198,9 +200,7 @@ class PopulationState:
       ids = ids_of(units)
       for number in np.unique(counts).tolist():
         if (self.losses.reasons(place, ids[counts == number], number) != '').any():
-          raise refusals.LogError(
-            f'{self._path}: round {t} of run {place + 1} passes the budget of a {self.claim.unit}'
-          )
+          self.passed.append(f'round {t} of run {place + 1} passes the budget of a {self.claim.unit}')
     self.charge(place, units, rows)
     self.confirm(place, ledger_format.next_head(run.head, t, kind, text))
 

@@ -30,6 +30,9 @@ from fl_dpftrl.support.files import durable, json_files, mark
 NAME, MARK, LOCK = 'population.ledger', 'population.mark', 'population.lock'
 """Files in the folder of a population."""
 
+STRATEGIES = 'strategies'
+"""Folder in it of the strategy files of its runs, by their digests."""
+
 BEGAN, OPENED, RESERVED, ENDED = 'population', 'run', 'rounds', 'ended'
 CLASSES, WITHDRAWN, ERASED = 'classes', 'withdrawn', 'erased'
 """Kinds of records."""

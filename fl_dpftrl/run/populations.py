@@ -1,6 +1,7 @@
 """A population whose runs draw on one budget of every device, or person."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import shutil
@@ -24,13 +25,11 @@ from fl_dpftrl.mechanisms import base
 from fl_dpftrl.mechanisms.files import documents, files
 from fl_dpftrl.participation.counts import population_losses
 from fl_dpftrl.participation.rules import separations
+from fl_dpftrl.prove.replaying import population_runs
 from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 
 _SECRETS = 'noise', 'checkpoints'  # Of a `PrivateAggregator` and of `train`, in a run's folder.
-STRATEGIES = 'strategies'
-"""Folder of the strategy files of the runs of a population, by their digests."""
-
 
 class Population:
   """One budget for each device, or person, that all runs of a population draw on together.
@@ -370,18 +369,18 @@ class Population:
         return
       if (self.folder / population_ledger.MARK).exists():
         raise refusals.LogError(f'{path}: is gone; put it back')
-      (self.folder / STRATEGIES).mkdir(0o700, exist_ok=True)
+      (self.folder / population_ledger.STRATEGIES).mkdir(0o700, exist_ok=True)
       if names is not None:
         pseudonyms.Names(names, salt, is_new=True)
       population_ledger.begin(self.folder, vars(claim))
 
   def _empty_state(self) -> population_claim.PopulationState:
     return population_claim.PopulationState(
-      lambda digest: strategy_of(self.folder, digest), path=str(self._ledger.path)
+      functools.partial(population_runs.strategy_of, self.folder), path=str(self._ledger.path)
     )
 
   def _save_strategy(self, strategy: base.Strategy) -> None:
-    path = self.folder / STRATEGIES / f'{documents.strategy_digest(strategy)}.json'
+    path = self.folder / population_ledger.STRATEGIES / f'{documents.strategy_digest(strategy)}.json'
     if not path.exists():
       files.save_strategy(path, strategy, schema=separations.MinSep(1, 1))
 
@@ -395,15 +394,3 @@ SENTENCES = {
   population_losses.WITHDRAWN: 'withdrew from the population',
 }
 """Why the population turns a unit away, in words that follow the unit."""
-
-
-def strategy_of(folder: pathlib.Path, digest: str) -> base.Strategy:
-  """Returns the strategy of a run by its digest; LogError without its file."""
-  path = folder / STRATEGIES / f'{digest}.json'
-  try:
-    strategy = files.load_strategy(path)
-  except (ValueError, OSError) as error:
-    raise refusals.LogError(f'{path}: {messages.one_line(error)}') from error
-  if documents.strategy_digest(strategy) != digest:
-    raise refusals.LogError(f'{path}: is another strategy than its name says')
-  return strategy

@@ -414,3 +414,88 @@ def _note(released: dict[tuple[str, int], list[str]], name: str, output: str) ->
     if not line.startswith('ready'):
       assert (name, int(t)) not in released  # No row twice.
       released[name, int(t)] = ids
+
+
+# A loss of power between any two writes.
+
+
+def _snapshots(tmp_path, patched):
+  """Copies all files before and after each durable step; returns the list that grows."""
+  from fl_dpftrl.logs import ledgers
+
+  copies = []
+
+  def copy():
+    target = tmp_path.with_name(f'{tmp_path.name} at {len(copies)}')
+    shutil.copytree(tmp_path, target)
+    copies.append(target)
+
+  def around(owner, name):
+    step = getattr(owner, name)
+
+    def stepped(self, *args, **kwargs):
+      copy()
+      result = step(self, *args, **kwargs)
+      copy()
+      return result
+
+    patched.setattr(owner, name, stepped)
+
+  around(population_ledger.PopulationLedger, 'append')
+  around(mark.MarkFile, 'write')
+  around(ledgers.LogWriter, '_commit')
+  return copies
+
+
+def test_a_loss_of_power_between_any_two_writes(tmp_path, monkeypatch):
+  base = tmp_path / 'all'
+  base.mkdir()
+  dpftrl.Population(base / 'fleet', epsilon=4.0, delta=1e-6)
+  with monkeypatch.context() as patched:
+    copies = _snapshots(base, patched)
+    fleet = dpftrl.Population(base / 'fleet')
+    with dpftrl.Run(base / 'run1', _claim(), population=fleet) as run:
+      _rounds(run, 2)
+  assert len(copies) > 20
+  for copy in copies:
+    fleet = dpftrl.Population(copy / 'fleet')
+    reserved = fleet.status()['num_rounds']
+    with dpftrl.Run(copy / 'run1', _claim(), population=fleet) as run:
+      assert run.next_round == reserved  # Whatever was reserved was begun.
+      _rounds(run)
+    losses = _losses(copy)
+    assert losses['d0'] == pytest.approx((reserved + 1) / 25)
+    share = losses['d0'] ** 0.5 / fleet.claim.mu('everybody')
+    assert fleet.status()['charged_share'] == pytest.approx(share, rel=1e-9)
+
+
+def test_a_round_of_sums_after_a_reservation_without_its_round(tmp_path, fleet, monkeypatch):
+  from fl_dpftrl.logs import ledgers
+
+  def options():
+    return dict(
+      template=np.zeros(3), noise_multiplier=40.0, clip_norm=1.0, report_goal=3,
+      participation=dpftrl.MinSep(50, 1, 50), folder=tmp_path / 'run1', population=fleet,
+    )
+
+  def round_of(aggregator):
+    with aggregator.round(['a', 'b', 'c']) as round_:
+      for _ in range(3):
+        round_.add(np.ones(3))
+    return round_
+
+  with dpftrl.PrivateAggregator(_BLT, **options()) as aggregator:
+    assert round_of(aggregator).index == 0
+    with monkeypatch.context() as patched:
+      begin = ledgers.LogWriter.begin
+
+      def fails(*args, **kwargs):
+        patched.setattr(ledgers.LogWriter, 'begin', begin)
+        raise OSError(28, 'No space left on device')
+
+      patched.setattr(ledgers.LogWriter, 'begin', fails)
+      with pytest.raises(OSError, match='No space'):
+        round_of(aggregator)
+    assert round_of(aggregator).index == 2
+  with dpftrl.PrivateAggregator(_BLT, **options()) as aggregator:
+    assert round_of(aggregator).index == 3

@@ -1,0 +1,178 @@
+"""The runs of a population by its ledger, each compared with its folder where that is there."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fl_dpftrl.claims import population_claim
+from fl_dpftrl.logs import (
+  keys,
+  ledger_format,
+  participation_log,
+  population_ledger,
+  refusals,
+  unit_tables,
+)
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms.files import documents, files
+from fl_dpftrl.participation.rules import population_budgets
+from fl_dpftrl.prove.replaying import opened_runs
+from fl_dpftrl.support.files import paths
+from fl_dpftrl.support.text import messages
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PopulationRuns:
+  """The runs of a population, and the budget that they draw on.
+
+  Attributes:
+    runs: as `open_run` returns them; the rows of each are those of the ledger.
+    budget: as a statement has it.
+    mu: the largest μ of a class.
+    chance: δ₀ of the whole numbers of all runs.
+    reasons: why the ledger contradicts the budgets; none if it keeps to them.
+    warnings: lines that a reader should know.
+  """
+
+  runs: tuple[opened_runs.RecordedRun, ...]
+  budget: population_budgets.PopulationBudget
+  mu: float
+  chance: float
+  reasons: tuple[str, ...]
+  warnings: tuple[str, ...]
+
+
+def is_population(path: Any) -> bool:
+  """Returns whether a path is the folder of a population."""
+  is_path = isinstance(path, (str, os.PathLike))
+  return is_path and (paths.local(path) / population_ledger.NAME).exists()
+
+
+def opened(
+  folder: str | os.PathLike[str], units: unit_tables.Given | None = None
+) -> PopulationRuns:
+  """Counts every charge of a population anew, and compares its ledger with the folders of its runs.
+
+  Args:
+    folder: of the population.
+    units: table of who owns which device, where other units have a budget.
+
+  Raises:
+    LogError: for a ledger that is damaged or of an earlier moment, and a run with other rounds.
+    ValueError: without a run that has a round.
+  """
+  folder = paths.local(folder)
+  path = str(folder / population_ledger.NAME)
+  state = population_claim.PopulationState(
+    functools.partial(strategy_of, folder), path=path, is_checked=True
+  )
+  cohorts: list[list[tuple[str, str]]] = []
+  for record in population_ledger.read(folder):
+    state.take(record)
+    if record.kind == population_ledger.OPENED:
+      cohorts.append([])
+    if record.kind == population_ledger.RESERVED:
+      cohorts[record.content['run']] += [(c[0], c[1]) for c in record.content['cohorts']]
+  table = None if units is None else unit_tables.opened(units)
+  runs, warnings = [], []
+  for place, (run, rounds) in enumerate(zip(state.runs, cohorts)):
+    warnings += _compared(path, place, run)
+    if rounds:
+      log = _log(path, run, rounds)
+      runs.append(opened_runs.RecordedRun.of(log, run.claim.strategy, table))
+  if not runs:
+    raise ValueError(f'{folder}: no run of the population has a round yet')
+  claim = state.claim
+  return PopulationRuns(
+    runs=tuple(runs),
+    budget=population_budgets.PopulationBudget(
+      epsilons=claim.epsilons, delta=claim.delta, name=claim.unit
+    ),
+    mu=claim.mu(claim.largest),
+    chance=state.chance,
+    reasons=tuple(state.passed),
+    warnings=tuple(warnings),
+  )
+
+
+def strategy_of(folder: pathlib.Path, digest: str) -> base.Strategy:
+  """Returns the strategy of a run by its digest; LogError without its file."""
+  path = folder / population_ledger.STRATEGIES / f'{digest}.json'
+  try:
+    strategy = files.load_strategy(path)
+  except (ValueError, OSError) as error:
+    raise refusals.LogError(f'{path}: {messages.one_line(error)}') from error
+  if documents.strategy_digest(strategy) != digest:
+    raise refusals.LogError(f'{path}: is another strategy than its name says')
+  return strategy
+
+
+def _compared(path: str, place: int, run: population_claim.ReservedRun) -> Iterator[str]:
+  """Yields a warning for a run whose folder is not there; LogError for one that has other rounds."""
+  folder = pathlib.Path(run.folder)
+  if not folder.is_dir():
+    yield (
+      f'the folder of run {place + 1} is not where it was; its {run.num_rounds} rounds are those'
+      ' of the ledger of the population'
+    )
+    return
+  if not run.num_rounds:
+    return
+  log = participation_log.read_log(folder / ledger_format.NAME)
+  metadata = log.metadata
+  if metadata.get(keys.RUN_KEY) != run.identity:
+    yield f'the folder of run {place + 1} has another run now; its rounds are those of the ledger'
+    return
+  if log.num_rounds > run.num_rounds:
+    raise refusals.LogError(
+      f'{path}: has {run.num_rounds} rounds of run {place + 1}, and its log has'
+      f' {log.num_rounds}: it is of an earlier moment; put the newest back'
+    )
+  if log.num_rounds == run.num_rounds and metadata.get(keys.CHAIN_KEY) != run.head.hex():
+    raise refusals.LogError(f'{path}: has other cohorts of run {place + 1} than its log')
+  if log.num_rounds < run.num_rounds:
+    yield (
+      f'the log of run {place + 1} lacks {run.num_rounds - log.num_rounds} rounds that were'
+      ' reserved, as after a crash; they count'
+    )
+
+
+def _log(
+  path: str, run: population_claim.ReservedRun, rounds: list[tuple[str, str]]
+) -> participation_log.Log:
+  """Returns the log of a run by the ledger of its population."""
+  kinds = {kind[:1] for kind, text in rounds if text}
+  id_type = {
+    (): pa.null(),
+    (ledger_format.NUMBERS,): pa.int64(),
+    (ledger_format.TEXT,): pa.large_string(),
+  }[tuple(kinds)]
+  cited = list[tuple[int, str]]()
+  for t, (kind, _) in enumerate(rounds):
+    citation = kind[2:]
+    cited += [(t, citation)] if citation != (cited[-1][1] if cited else '') else []
+  state = ledger_format.State(
+    run.claim.to_metadata(),
+    bytes.fromhex(run.identity),
+    run.num_rounds,
+    run.head,
+    frozenset(kinds),
+    units=tuple(cited),
+  )
+
+  def tables(num_rounds: int | None = None) -> Iterator[pa.Table]:
+    for t, (kind, text) in enumerate(rounds):
+      if text:
+        ids = ledger_format.ids_of(kind, text).cast(id_type)
+        yield pa.table({'round': np.full(len(ids), t, np.int64), 'device_id': ids})
+
+  shard = participation_log.Shard(
+    path, state.metadata(), run.num_rounds, id_type, tables, lambda: run.head.hex()
+  )
+  return participation_log.Log((shard,), run.num_rounds)
