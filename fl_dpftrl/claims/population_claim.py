@@ -200,7 +200,9 @@ class PopulationState:
       ids = ids_of(units)
       for number in np.unique(counts).tolist():
         if (self.losses.reasons(place, ids[counts == number], number) != '').any():
-          self.passed.append(f'round {t} of run {place + 1} passes the budget of a {self.claim.unit}')
+          self.passed.append(
+            f'round {t} of run {place + 1} passes the budget of a {self.claim.unit}'
+          )
     self.charge(place, units, rows)
     self.confirm(place, ledger_format.next_head(run.head, t, kind, text))
 
@@ -208,7 +210,9 @@ class PopulationState:
     """Charges units for the next round of a run, before it is confirmed."""
     self.losses.charge(place, ids_of(units), rows)
     if len(units):
-      self.kinds.add(ledger_format.NUMBERS if pa.types.is_integer(units.type) else ledger_format.TEXT)
+      self.kinds.add(
+        ledger_format.NUMBERS if pa.types.is_integer(units.type) else ledger_format.TEXT
+      )
       if not pa.types.is_integer(units.type):
         self.spellings.add(units)
 
@@ -218,7 +222,9 @@ class PopulationState:
     run.num_rounds, run.head = run.num_rounds + 1, head
 
   def _classify(self, content: json_files.Object) -> None:
-    self.losses.classify(ids_of(ledger_format.ids_of(content['kind'], content['ids'])), content['name'])
+    self.losses.classify(
+      ids_of(ledger_format.ids_of(content['kind'], content['ids'])), content['name']
+    )
 
   def _withdraw(self, content: json_files.Object) -> None:
     units = ledger_format.ids_of(content['kind'], content['ids'])
@@ -245,9 +251,7 @@ class PopulationState:
     return math.fsum(rounding(run.claim).chance for run in self.runs)
 
 
-def charged(
-  kind: str, text: str, owners: list | None
-) -> tuple[pa.Array, np.ndarray | None]:
+def charged(kind: str, text: str, owners: list | None) -> tuple[pa.Array, np.ndarray | None]:
   """Returns the units that a cohort charges, and rows of each; None for a row each."""
   if owners is None:
     return ledger_format.ids_of(kind, text), None

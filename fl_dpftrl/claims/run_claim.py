@@ -104,7 +104,9 @@ class Claim:
     if self.void_reason is not None and not isinstance(self.void_reason, str):
       raise ValueError(f'void_reason must be text, got {messages.quoted(self.void_reason)}')
     if self.population is not None and not _IDENTITY.fullmatch(str(self.population)):
-      raise ValueError(f'population must be the name of one, got {messages.quoted(self.population)}')
+      raise ValueError(
+        f'population must be the name of one, got {messages.quoted(self.population)}'
+      )
     for name in ('not_private_metrics', 'trusted_operations'):
       keep(name, _names(name, getattr(self, name)))
 

@@ -98,7 +98,10 @@ class PopulationLedger:
     Raises:
       LogError: for a ledger that is damaged, of another population or of an earlier moment.
     """
-    with ledger_format.in_one_line(self.path), contextlib.closing(_connected(self.path)) as database:
+    with (
+      ledger_format.in_one_line(self.path),
+      contextlib.closing(_connected(self.path)) as database,
+    ):
       yield from self._records(database, _mark_of(self.path.parent))
     self._mark()
 
@@ -107,11 +110,15 @@ class PopulationLedger:
     last_known = database.execute(query, (self.num_records - 1,)).fetchone()
     if self.num_records and last_known != (self._head,):
       raise refusals.LogError(f'{self.path}: has other records than before; put its own back')
-    query = 'SELECT position, kind, content, chain FROM records WHERE position >= ? ORDER BY position'
+    query = (
+      'SELECT position, kind, content, chain FROM records WHERE position >= ? ORDER BY position'
+    )
     for row in database.execute(query, (self.num_records,)):
       entry, head = _checked(self.path, row, self.num_records, self._head)
       if record and record.num_rounds == entry.position + 1 and record.head != head:
-        raise refusals.LogError(f'{self.path}: has other records than {MARK} says; put its own back')
+        raise refusals.LogError(
+          f'{self.path}: has other records than {MARK} says; put its own back'
+        )
       yield entry
       self.num_records, self._head = entry.position + 1, head
     check_mark(self.path, self.num_records, record)
@@ -124,7 +131,10 @@ class PopulationLedger:
     """
     text = json.dumps(content, separators=(',', ':'))
     head = next_head(self._head, self.num_records, kind, text)
-    with ledger_format.in_one_line(self.path), contextlib.closing(_connected(self.path)) as database:
+    with (
+      ledger_format.in_one_line(self.path),
+      contextlib.closing(_connected(self.path)) as database,
+    ):
       database.execute('BEGIN IMMEDIATE')
       database.execute(_INSERT, (self.num_records, kind, text, head))
       database.execute('COMMIT')

@@ -60,7 +60,9 @@ class Names:
     with self._database() as database:
       ((_, check),) = database.execute('SELECT changes, salt FROM facts')
     if check != self._hash(''):
-      raise ValueError(f'{salt}: is another salt than that of {self.path}, whose erased ids it opens')
+      raise ValueError(
+        f'{salt}: is another salt than that of {self.path}, whose erased ids it opens'
+      )
 
   @property
   def changes(self) -> int:
@@ -113,7 +115,10 @@ class Names:
   def _database(self) -> Iterator[sqlite3.Connection]:
     if not self.path.exists():
       raise refusals.LogError(f'{self.path}: is gone; put it back')
-    with ledger_format.in_one_line(self.path), contextlib.closing(_connected(self.path)) as database:
+    with (
+      ledger_format.in_one_line(self.path),
+      contextlib.closing(_connected(self.path)) as database,
+    ):
       yield database
 
   @contextlib.contextmanager
@@ -161,7 +166,12 @@ def _begin(path: pathlib.Path, salt: pathlib.Path) -> None:
 
 def _connected(path: pathlib.Path) -> sqlite3.Connection:
   database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
-  for setting in ('trusted_schema=off', 'synchronous=extra', 'journal_mode=delete', 'secure_delete=on'):
+  for setting in (
+    'trusted_schema=off',
+    'synchronous=extra',
+    'journal_mode=delete',
+    'secure_delete=on',
+  ):
     database.execute(f'PRAGMA {setting}')
   return database
 

@@ -31,6 +31,7 @@ from fl_dpftrl.support.text import messages
 
 _SECRETS = 'noise', 'checkpoints'  # Of a `PrivateAggregator` and of `train`, in a run's folder.
 
+
 class Population:
   """One budget for each device, or person, that all runs of a population draw on together.
 
@@ -209,7 +210,9 @@ class Population:
           raise ValueError(f'{folder}: is of no run of {self.folder}')
         run = self._state.runs[places[0]]
         if (run.num_rounds, run.head) != (state.num_rounds, state.head):
-          raise refusals.LogError(f'{folder}: lacks rounds that were reserved; open and close it first')
+          raise refusals.LogError(
+            f'{folder}: lacks rounds that were reserved; open and close it first'
+          )
 
       sealing.seal(folder / ledger_format.NAME, check)
       for name in _SECRETS:
@@ -355,11 +358,7 @@ class Population:
     return None if names is None else pseudonyms.Names(names, salt, is_new=False)
 
   def _begin(
-    self,
-    path: pathlib.Path,
-    claim: population_claim.PopulationClaim | None,
-    names: Any,
-    salt: Any,
+    self, path: pathlib.Path, claim: population_claim.PopulationClaim | None, names: Any, salt: Any
   ) -> None:
     if claim is None:
       raise ValueError(f'{path} does not exist: give epsilon and delta to begin a population')
@@ -380,10 +379,11 @@ class Population:
     )
 
   def _save_strategy(self, strategy: base.Strategy) -> None:
-    path = self.folder / population_ledger.STRATEGIES / f'{documents.strategy_digest(strategy)}.json'
+    path = (
+      self.folder / population_ledger.STRATEGIES / f'{documents.strategy_digest(strategy)}.json'
+    )
     if not path.exists():
       files.save_strategy(path, strategy, schema=separations.MinSep(1, 1))
-
 
 
 SENTENCES = {

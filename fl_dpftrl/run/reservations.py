@@ -9,14 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import (
-  id_columns,
-  id_spellings,
-  ledger_format,
-  ledgers,
-  pseudonyms,
-  refusals,
-)
+from fl_dpftrl.logs import id_columns, id_spellings, ledger_format, ledgers, pseudonyms, refusals
 from fl_dpftrl.participation.counts import population_losses
 from fl_dpftrl.participation.rules import loss_budgets, per_units
 from fl_dpftrl.run import admission, populations
@@ -40,9 +33,7 @@ class Reservations:
     """
     self._population, self._log = population, log
     self._charged: list[list[Any]] = []  # Cohorts that are not durable yet.
-    self._place = population.open_run(
-      log.run, claim, log.path.parent, has_begun=log.num_rounds > 0
-    )
+    self._place = population.open_run(log.run, claim, log.path.parent, has_begun=log.num_rounds > 0)
     with self.exclusive():
       pass
 

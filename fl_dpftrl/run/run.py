@@ -54,7 +54,12 @@ class Run(live_run.LiveRun):
       observers: see rounds; `dpftrl.observers` has some. Their errors are warnings.
     """
     self._watching = observer.Observers(observers, paths.local(folder), warns=True)
-    options: Any = {'delta': delta, 'max_epsilon': max_epsilon, 'units': units, 'population': population}
+    options: Any = {
+      'delta': delta,
+      'max_epsilon': max_epsilon,
+      'units': units,
+      'population': population,
+    }
     super().__init__(folder, claim, setting=setting, is_private=True, **options)
     self._lock = durable.ThreadLock(self.folder)
     self._open: int | None = None  # The round that is begun, and neither released nor failed.

@@ -14,7 +14,10 @@ _IDS = [f'phone-{i}' for i in range(5)]
 
 def _open(tmp_path: pathlib.Path, **more) -> dpftrl.Population:
   return dpftrl.Population(
-    tmp_path / 'fleet', names=tmp_path / 'names' / 'names.db', salt=tmp_path / 'keys' / 'salt', **more
+    tmp_path / 'fleet',
+    names=tmp_path / 'names' / 'names.db',
+    salt=tmp_path / 'keys' / 'salt',
+    **more,
   )
 
 
@@ -152,8 +155,14 @@ def test_who_withdraws_or_has_a_class_has_a_name(tmp_path):
 
 def test_a_private_aggregator_has_ids_and_its_log_has_names(tmp_path, fleet):
   with dpftrl.PrivateAggregator(
-    'identity', template=np.zeros(2), noise_multiplier=8.0, clip_norm=1.0, report_goal=2,
-    participation=dpftrl.MinSep(9, 1, 9), folder=tmp_path / 'run1', population=fleet,
+    'identity',
+    template=np.zeros(2),
+    noise_multiplier=8.0,
+    clip_norm=1.0,
+    report_goal=2,
+    participation=dpftrl.MinSep(9, 1, 9),
+    folder=tmp_path / 'run1',
+    population=fleet,
   ) as aggregator:
     with aggregator.round(['phone-1', 'phone-2']) as round_:
       for device_id in ('phone-1', 'phone-2'):

@@ -1,7 +1,6 @@
 """Runs side by side that draw on one budget of each device."""
 
 import contextlib
-import json
 import os
 import pathlib
 import shutil
@@ -109,10 +108,7 @@ def test_a_run_that_began_without_a_population_is_refused(tmp_path, fleet):
     (lambda: _claim(participation=None), 'must have a participation'),
     (lambda: _claim(noise_multiplier=0.0, participation=dpftrl.MinSep(5)), 'without noise'),
     (lambda: _claim(void_reason='a test'), 'a test'),
-    (
-      lambda: _claim(participation=dpftrl.SecretBins(50, 10)),
-      'draws amplify only their own run',
-    ),
+    (lambda: _claim(participation=dpftrl.SecretBins(50, 10)), 'draws amplify only their own run'),
   ],
 )
 def test_claims_that_no_budget_can_be_charged_for(tmp_path, fleet, claim, message):
@@ -216,8 +212,13 @@ def test_a_run_that_has_ended_takes_no_round(tmp_path, fleet):
 
 def test_a_private_aggregator_draws_on_the_population(tmp_path, fleet):
   options = dict(
-    template=np.zeros(3), noise_multiplier=5.0, clip_norm=1.0, report_goal=3,
-    participation=dpftrl.MinSep(50, 1, 50), folder=tmp_path / 'run1', population=fleet,
+    template=np.zeros(3),
+    noise_multiplier=5.0,
+    clip_norm=1.0,
+    report_goal=3,
+    participation=dpftrl.MinSep(50, 1, 50),
+    folder=tmp_path / 'run1',
+    population=fleet,
   )
   with dpftrl.PrivateAggregator('identity', **options) as aggregator:
     for round_ in aggregator.rounds([['a', 'b', 'c'], ['a', 'b', 'd']]):
@@ -474,8 +475,13 @@ def test_a_round_of_sums_after_a_reservation_without_its_round(tmp_path, fleet, 
 
   def options():
     return dict(
-      template=np.zeros(3), noise_multiplier=40.0, clip_norm=1.0, report_goal=3,
-      participation=dpftrl.MinSep(50, 1, 50), folder=tmp_path / 'run1', population=fleet,
+      template=np.zeros(3),
+      noise_multiplier=40.0,
+      clip_norm=1.0,
+      report_goal=3,
+      participation=dpftrl.MinSep(50, 1, 50),
+      folder=tmp_path / 'run1',
+      population=fleet,
     )
 
   def round_of(aggregator):

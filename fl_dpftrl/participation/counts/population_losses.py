@@ -7,7 +7,7 @@ whole numbers of each run that it is in add.
 Source: docs/population-budget.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
