@@ -97,7 +97,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       claim, *lost = earlier_runs.counted(claim, runs)
     else:
       earlier_runs.check_given(claim)
-    self.claim, self._lock = claim, durable.ThreadLock(log)
+    self.claim, self.lock = claim, durable.ThreadLock(log)
     is_declared = claim.participation is not None
     self._planned = claim.answers.num_rows if is_declared else claim.strategy.max_rounds
     self.max_rounds, self._budget = self._planned, None
