@@ -1,4 +1,4 @@
-"""The layers that docs/layout.md draws are the import contract's, and privates stay in their file."""
+"""Layers are those that docs/layout.md draws, and private members stay in their file."""
 
 import ast
 import pathlib

@@ -2,8 +2,8 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self, cast
 
 from fl_dpftrl.logs import id_columns
 from fl_dpftrl.run import admission
@@ -53,9 +53,16 @@ class LiveRound:
     is_open: whether it has begun and not ended.
   """
 
-  def __init__(self, run: Any, turns: Turns, device_ids: id_columns.Ids, index: int | None = None):
-    """Makes a round that `begin` records, or one that is recorded already, with its index."""
-    self.index: Any = index
+  def __init__(
+    self,
+    run: Any,
+    turns: Turns,
+    admit: Callable[[], admission.Admission],
+    device_ids: id_columns.Ids,
+    index: int | None = None,
+  ):
+    """Makes a round that `begin` records, by `admit`, or one that is recorded, with its index."""
+    self._admit, self.index = admit, cast(int, index)
     self.device_ids: Any = device_ids
     self.is_open = self._has_begun = False
     self._run, self._turns, self._lock = run, turns, durable.ThreadLock(run.folder)
@@ -97,7 +104,7 @@ class LiveRound:
 
   def _admitted(self) -> admission.Admission:
     """Returns the cohort, once it is recorded and all is ready for the round."""
-    raise NotImplementedError
+    return self._admit()
 
   def _discard(self) -> None:
     """Lets go what belongs to a round that failed."""

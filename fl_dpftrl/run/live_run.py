@@ -17,7 +17,7 @@ from fl_dpftrl.prove.replaying import opened_runs, publication, replays, stateme
 from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import budget, continued_claims, guards, live_round, status
 from fl_dpftrl.run.observers import observer
-from fl_dpftrl.support.files import paths
+from fl_dpftrl.support.files import mark, paths
 
 
 class LiveRun(contextlib.AbstractContextManager[Any]):
@@ -30,7 +30,8 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     folder: the folder, of one run.
     claim: what the run claims, of the rounds that participation and budget allow.
     delta: δ of the budget, and of figures that are given none.
-    max_epsilon: privacy budget of this folder; None for no limit.
+    max_epsilon: privacy budget of this folder by the declared participation: rounds that would pass
+      it are refused. None for no limit. Another folder with the same devices spends more.
     exact_metrics: names of measurements that depend on clients without noise.
     setting: what a report says beyond the log.
     guard: admits devices, and keeps log and budget.
@@ -126,8 +127,16 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     return self.guard.check(device_ids, at_most=at_most).device_ids
 
   def require_new(self) -> None:
-    """Raises LostStateError if there were rounds, for a loop that finds no model."""
-    self.guard.require_new()
+    """Raises LostStateError if there were rounds: for a loop that finds no stored model.
+
+    Model, optimiser and noise would begin anew, and the rounds of the log stay spent. A loop stores
+    its first state before round 0, so that a crash leaves none without.
+    """
+    if self.next_round:
+      raise mark.LostStateError(
+        f'{self.guard.log.path} has {self.next_round} rounds, and no state of them is there: put'
+        ' the newest one back, or begin a run in another folder, whose loss adds to this one'
+      )
 
   def extend_units(self, units: unit_tables.Given) -> None:
     """Takes a table of units over that has further rows, from the next round on."""

@@ -91,18 +91,14 @@ class PrivateAggregator(live_run.LiveRun):
       clip_norm: L2 bound on an update, from 1e-30 to 1e30; or an `AdaptiveClipping`, which follows
         a quantile of the updates' norms by released counts.
       report_goal: updates that a round needs, the fixed divisor of the sum.
-      folder: made where it does not exist.
       participation: schema that devices keep to; rounds with others are refused. Or the scheme by
         which batches are drawn in secret, for training in one place: ε is then that of the scheme,
         where the log does not contradict it, and rounds may have few updates. None for no limit.
-      max_epsilon: privacy budget of this folder by the schema: rounds that would pass it are
-        refused. None for no limit. Another folder with the same devices spends more.
-      delta: δ of the budget, and of `privacy_loss` and `statement` where they are given none.
       zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
       metrics: name → public upper bound of a metric of clients, whose values are from 0 to it.
         Their means are released with noise, under the same guarantee as the model.
       metrics_stddev: see `claims.extra_coordinates.PrivateMetrics`.
-      earlier, units: runs of the same devices, and the table of who owns which; see `LiveRun`.
+      folder, max_epsilon, delta, earlier, units: see `LiveRun`.
       noise_seed, moved: see `NoiseRows`.
       observers: see rounds; `fl_dpftrl.run.observers` has some. Their errors are warnings.
 
@@ -229,7 +225,7 @@ class PrivateAggregator(live_run.LiveRun):
     """
     least = self._least(at_least)
     admit = lambda: self._reserved([device_ids], least)[0]
-    return private_round.Round(self, self._turns, self._noised, admit, device_ids, least)
+    return self._round(least, admit, device_ids)
 
   def rounds(
     self, cohorts: Iterable[id_columns.Ids], *, reserve: int = 64, at_least: int | None = None
@@ -261,15 +257,8 @@ class PrivateAggregator(live_run.LiveRun):
       with self._turns.lock:
         reserved = self._reserved(some, least)
       for each in reserved:
-        yield private_round.Round(
-          self,
-          self._turns,
-          self._noised,
-          functools.partial(self._not_passed_over, each),
-          each.device_ids,
-          least,
-          each.round_index,
-        )
+        go_on = functools.partial(self._not_passed_over, each)
+        yield self._round(least, go_on, each.device_ids, each.round_index)
 
   def subject(self, *, num_coordinates: int, seed: int | None = None) -> audited.Audited:
     """Returns what `dpftrl.audit` runs in place of this aggregator, in folders of its own."""
@@ -277,6 +266,9 @@ class PrivateAggregator(live_run.LiveRun):
 
   def _close_files(self) -> None:
     self._noised.close()
+
+  def _round(self, least: int, *arguments: Any) -> private_round.Round:
+    return private_round.Round(self._noised, least, self, self._turns, *arguments)
 
   def _least(self, at_least: int | None) -> int:
     """Returns the fewest updates of a round."""

@@ -2,12 +2,11 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 
-from fl_dpftrl.logs import id_columns
 from fl_dpftrl.run import admission, live_round, noised_sums, sums
 
 _TORN = 'was torn, as an add was interrupted or its update changed meanwhile'
@@ -26,19 +25,10 @@ class Round(live_round.LiveRound):
       them. They are exact, without noise, and outside the guarantee: publish none of them.
   """
 
-  def __init__(
-    self,
-    run: Any,
-    turns: live_round.Turns,
-    noised: noised_sums.NoisedSums,
-    admit: Callable[[], admission.Admission],
-    device_ids: id_columns.Ids,
-    at_least: int,
-    index: int | None = None,
-  ):
-    """Makes a round of devices that `admit` records, or recorded with its index."""
-    super().__init__(run, turns, device_ids, index)
-    self._noised, self._admit, self.at_least = noised, admit, at_least
+  def __init__(self, noised: noised_sums.NoisedSums, at_least: int, *arguments: Any):
+    """Makes a round with the sums that it enters; the arguments are those of `LiveRound`."""
+    super().__init__(*arguments)
+    self._noised, self.at_least = noised, at_least
     self.num_updates = self.clipped_count = self.zeroed_count = self.rejected_count = 0
     self.clip_norm: float | None = None
     self._like: Any = None
@@ -60,7 +50,7 @@ class Round(live_round.LiveRound):
           self.fail(error)
 
   def _admitted(self) -> admission.Admission:
-    admitted = self._admit()
+    admitted = super()._admitted()
     self.clip_norm = self._noised.begin()
     return admitted
 

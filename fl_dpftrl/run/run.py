@@ -1,9 +1,8 @@
 """The run of any loop, which computes and adds noise itself."""
 
 import contextlib
-import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl.claims import run_claim
@@ -102,10 +101,13 @@ class Run(live_run.LiveRun):
       RepeatedRowError: when the block is entered, for a row that was given out before.
       OSError: when the block is entered, if the cohort cannot be recorded; nothing has changed.
     """
-    admit = functools.partial(
-      self.guard.admit, candidates, at_most=at_most, row=row, timestamp=timestamp
-    )
-    round_, error = AdmittedRound(self, self._turns, candidates, admit), None
+
+    def admit() -> admission.Admission:
+      self._turns.check()
+      with self._turns.observers.failing(self, self.next_round):
+        return self.guard.admit(candidates, at_most=at_most, row=row, timestamp=timestamp)
+
+    round_, error = AdmittedRound(self, self._turns, admit, candidates), None
     try:
       yield round_.begin()
     except BaseException as raised:
@@ -125,16 +127,7 @@ class AdmittedRound(live_round.LiveRound):
     turned_away: candidates that may not take part, each with its reason.
   """
 
-  def __init__(
-    self,
-    run: Run,
-    turns: live_round.Turns,
-    candidates: id_columns.Ids,
-    admit: Callable[[], admission.Admission],
-  ):
-    super().__init__(run, turns, candidates)
-    self._admit = admit
-    self.turned_away: tuple[admission.TurnedAway, ...] = ()
+  turned_away: tuple[admission.TurnedAway, ...] = ()
 
   @property
   def row(self) -> int:
@@ -150,8 +143,6 @@ class AdmittedRound(live_round.LiveRound):
       self._measurements = measurements
 
   def _admitted(self) -> admission.Admission:
-    self._turns.check()
-    with self._turns.observers.failing(self._run, self._run.next_round):
-      admitted = self._admit()
+    admitted = super()._admitted()
     self.turned_away = admitted.turned_away
     return admitted
