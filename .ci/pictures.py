@@ -18,12 +18,17 @@ def main(run: pathlib.Path) -> None:
   shutil.copyfile(run / 'accuracy.png', PICTURES / 'accuracy.png')
   subprocess.run(
     [
-      'chromium', '--headless=new', '--no-sandbox', '--hide-scrollbars',
-      f'--window-size={_WIDTH},{_HEIGHT}', f'--screenshot={PICTURES / "report.png"}',
+      'chromium',
+      '--headless=new',
+      '--no-sandbox',
+      '--hide-scrollbars',
+      f'--window-size={_WIDTH},{_HEIGHT}',
+      f'--screenshot={PICTURES / "report.png"}',
       (run / 'privacy.html').resolve().as_uri(),
     ],
-    check=True, stderr=subprocess.DEVNULL,
-  )  # fmt: skip
+    check=True,
+    stderr=subprocess.DEVNULL,
+  )
 
 
 if __name__ == '__main__':

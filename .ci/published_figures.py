@@ -38,9 +38,11 @@ AMPLIFIED = {
 _BANDS = {1: 9, 2: 18, 4: 32, 8: 64, 16: 342}
 _CLIENTS = 1000
 _LOOKS = {
-  'DP-SGD': ('#767676', 'x'), 'TreeAgg-Full': ('#117733', '^'), 'BandMF': ('#0077bb', 's'),
+  'DP-SGD': ('#767676', 'x'),
+  'TreeAgg-Full': ('#117733', '^'),
+  'BandMF': ('#0077bb', 's'),
   'BLT': ('#cc3311', 'o'),
-}  # fmt: skip
+}
 
 
 def rows(names: Sequence[Any], participations: Sequence[Any], **options: Any) -> list[dict]:

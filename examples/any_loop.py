@@ -32,8 +32,16 @@ def update_of(device: int, weights: np.ndarray) -> np.ndarray:
 def main(folder: pathlib.Path) -> None:
   weights = np.zeros(SIZE, np.float32)
   with dpftrl.PrivateAggregator(
-    'blt-b100', template=weights, noise_multiplier=2.0, clip_norm=0.5, report_goal=30,
-    folder=folder, participation=SCHEMA, max_epsilon=20.0, delta=1e-6) as aggregator:  # fmt: skip
+    'blt-b100',
+    template=weights,
+    noise_multiplier=2.0,
+    clip_norm=0.5,
+    report_goal=30,
+    folder=folder,
+    participation=SCHEMA,
+    max_epsilon=20.0,
+    delta=1e-6,
+  ) as aggregator:
     model = folder / 'model.npy'
     if not model.exists():
       aggregator.require_new()  # A run that has rounds has lost its model.

@@ -163,10 +163,15 @@ def train(
   setting.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
   weights = initial(setting.seed)
   with dpftrl.PrivateAggregator(
-    setting.strategy, template=flatten_util.ravel_pytree(weights)[0],
-    noise_multiplier=setting.noise_multiplier, clip_norm=setting.clip_norm,
-    report_goal=max(1, round(setting.scheme.batch_size)), folder=setting.folder,
-    participation=setting.scheme, delta=setting.delta) as aggregator:  # fmt: skip
+    setting.strategy,
+    template=flatten_util.ravel_pytree(weights)[0],
+    noise_multiplier=setting.noise_multiplier,
+    clip_norm=setting.clip_norm,
+    report_goal=max(1, round(setting.scheme.batch_size)),
+    folder=setting.folder,
+    participation=setting.scheme,
+    delta=setting.delta,
+  ) as aggregator:
     seed = secret_seed(setting.folder / SEED_NAME, is_new=aggregator.next_round == 0)
     batches = partition.rounds(setting.scheme, seed, first=aggregator.next_round)
     if not (path := setting.folder / MODEL_NAME).exists():

@@ -72,12 +72,17 @@ def train(
     aggregators = [
       stack.enter_context(
         dpftrl.PrivateAggregator(
-          template=model, clip_norm=CLIP_NORM, report_goal=COHORT, participation=SCHEMA,
-          delta=DELTA, folder=folder / f'site-{i}', **noise,
+          template=model,
+          clip_norm=CLIP_NORM,
+          report_goal=COHORT,
+          participation=SCHEMA,
+          delta=DELTA,
+          folder=folder / f'site-{i}',
+          **noise,
         )
       )
       for i in range(SITES)
-    ]  # fmt: skip
+    ]
     for _ in range(ROUNDS):
       sent = [
         sites.next_model(aggregator, model, patients, update)[0]['w']
@@ -107,9 +112,10 @@ def mechanisms() -> dict[str, dict]:
     'BLT noise': {'strategy': blt, 'max_epsilon': EPSILON},
     'independent noise': {'strategy': dpftrl.Identity(), 'max_epsilon': EPSILON},
     'independent noise, ε added up': {
-      'strategy': dpftrl.Identity(), 'noise_multiplier': naive.noise_multiplier,
+      'strategy': dpftrl.Identity(),
+      'noise_multiplier': naive.noise_multiplier,
     },
-  }  # fmt: skip
+  }
 
 
 def main(data: pathlib.Path, folder: pathlib.Path, num_seeds: int) -> None:

@@ -36,9 +36,15 @@ def main(grid, context):
   weights, cohort = np.zeros(20, np.float32), num_nodes() // 10
   goal = 3 * cohort // 4
   with dpftrl.PrivateAggregator(
-    'blt-b100', template={'0': weights}, noise_multiplier=0.3, clip_norm=0.5, report_goal=goal,
-    folder=stored.parent, participation=dpftrl.MinSep(num_rounds=ROUNDS, min_sep=10), delta=1e-6,
-  ) as aggregator:  # fmt: skip
+    'blt-b100',
+    template={'0': weights},
+    noise_multiplier=0.3,
+    clip_norm=0.5,
+    report_goal=goal,
+    folder=stored.parent,
+    participation=dpftrl.MinSep(num_rounds=ROUNDS, min_sep=10),
+    delta=1e-6,
+  ) as aggregator:
     if not stored.exists():
       aggregator.require_new()  # A run that has rounds has lost its model.
       np.save(stored, weights)

@@ -21,8 +21,15 @@ def update_of(device: int, weights: jax.Array) -> jax.Array:
 def main(folder: pathlib.Path) -> None:
   weights, path = jax.numpy.zeros(16), folder / 'model.npz'
   with dpftrl.PrivateAggregator(
-    'blt-b100', template=weights, noise_multiplier=1.0, clip_norm=0.3, report_goal=20,
-    folder=folder, participation=SCHEMA, delta=1e-6) as aggregator:  # fmt: skip
+    'blt-b100',
+    template=weights,
+    noise_multiplier=1.0,
+    clip_norm=0.3,
+    report_goal=20,
+    folder=folder,
+    participation=SCHEMA,
+    delta=1e-6,
+  ) as aggregator:
     optimizer = optax.chain(private_mean(aggregator), optax.adam(0.05))
     leaves, tree = jax.tree.flatten((weights, optimizer.init(weights)))
     if not path.exists():

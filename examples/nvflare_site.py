@@ -37,9 +37,15 @@ def train(site: str, folder: pathlib.Path) -> None:
     return {'numpy_key': ((outcome - chance) * row).astype(np.float32)}
 
   with dpftrl.PrivateAggregator(
-    'blt-b40-endless', template=MODEL, clip_norm=2.0, report_goal=60, folder=folder / site,
-    participation=SCHEMA, max_epsilon=8.0, delta=1e-5,
-  ) as aggregator:  # fmt: skip
+    'blt-b40-endless',
+    template=MODEL,
+    clip_norm=2.0,
+    report_goal=60,
+    folder=folder / site,
+    participation=SCHEMA,
+    max_epsilon=8.0,
+    delta=1e-5,
+  ) as aggregator:
     nvflare.answer_rounds(aggregator, [*patients], update)
 
 
@@ -49,9 +55,12 @@ def simulate(num_sites: int, folder: pathlib.Path) -> None:
   from nvflare.recipe import SimEnv
 
   recipe = NumpyFedAvgRecipe(
-    model=MODEL['numpy_key'].tolist(), min_clients=num_sites, num_rounds=ROUNDS,
-    train_script=__file__, train_args=f'--folder={folder}',
-  )  # fmt: skip
+    model=MODEL['numpy_key'].tolist(),
+    min_clients=num_sites,
+    num_rounds=ROUNDS,
+    train_script=__file__,
+    train_args=f'--folder={folder}',
+  )
   recipe.execute(SimEnv(num_clients=num_sites, workspace_root=str(folder / 'nvflare')))
 
 

@@ -17,10 +17,16 @@ def main(folder: pathlib.Path) -> None:
   points = 1.2 * CENTRES[classes] + 2.0 * torch.randn(EXAMPLES, 32)
   model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 10))
   model, optimizer, loader = make_private(
-    module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9),
+    module=model,
+    optimizer=torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9),
     data_loader=torch.utils.data.DataLoader(list(zip(points, classes)), batch_size=BATCH),
-    max_grad_norm=1.0, strategy='blt-b100', epochs=EPOCHS, epsilon=8.0, delta=1e-5, folder=folder,
-  )  # fmt: skip
+    max_grad_norm=1.0,
+    strategy='blt-b100',
+    epochs=EPOCHS,
+    epsilon=8.0,
+    delta=1e-5,
+    folder=folder,
+  )
   parts, stored = {'model': model, 'optimizer': optimizer}, folder / 'model.pt'
   if stored.exists():
     for name, state in torch.load(stored).items():

@@ -26,9 +26,15 @@ def tokens_of(person: int) -> torch.Tensor:
 def adapted() -> tuple[torch.nn.Module, dict[str, torch.nn.Parameter]]:
   torch.manual_seed(0)
   config = transformers.LlamaConfig(
-    vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, tie_word_embeddings=True, initializer_range=0.3,
-  )  # fmt: skip
+    vocab_size=32,
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    tie_word_embeddings=True,
+    initializer_range=0.3,
+  )
   adapters = peft.LoraConfig(r=4, lora_alpha=4, target_modules=['v_proj'])
   model = peft.get_peft_model(transformers.LlamaForCausalLM(config), adapters)
   for name, parameter in model.named_parameters():
@@ -53,9 +59,15 @@ def main(folder: pathlib.Path) -> None:
   server = torch.optim.SGD(learning.values(), lr=0.4, momentum=MOMENTUM)
   workload = dpftrl.Workload(momentum=MOMENTUM)
   with dpftrl.PrivateAggregator(
-    dpftrl.optimize('blt', SCHEMA, workload=workload), template=learning, clip_norm=0.3,
-    report_goal=COHORT, folder=folder, participation=SCHEMA, max_epsilon=8.0, delta=1e-6,
-  ) as aggregator:  # fmt: skip
+    dpftrl.optimize('blt', SCHEMA, workload=workload),
+    template=learning,
+    clip_norm=0.3,
+    report_goal=COHORT,
+    folder=folder,
+    participation=SCHEMA,
+    max_epsilon=8.0,
+    delta=1e-6,
+  ) as aggregator:
     if not stored.exists():
       aggregator.require_new()  # A run that has rounds has lost its model.
       torch.save([learning, server.state_dict()], stored)

@@ -27,8 +27,15 @@ def main(folder: str) -> None:
   network.metrics = lambda *unused, **nothing: {}
   model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
   with dpftrl.PrivateAggregator(
-    'blt-b100', template=dict(network.named_parameters()), noise_multiplier=2.0, clip_norm=0.3,
-    report_goal=20, folder=folder, participation=SCHEMA, delta=1e-6) as aggregator:  # fmt: skip
+    'blt-b100',
+    template=dict(network.named_parameters()),
+    noise_multiplier=2.0,
+    clip_norm=0.3,
+    report_goal=20,
+    folder=folder,
+    participation=SCHEMA,
+    delta=1e-6,
+  ) as aggregator:
     if aggregator.next_round:
       model.load(stored)
     else:  # Before round 0, so that a run without one has lost it.
@@ -37,10 +44,12 @@ def main(folder: str) -> None:
     users = PrivateUsers(mechanism, dataset_of, range(400))
     federated_averaging.FederatedAveraging().run(
       base.NNAlgorithmParams(aggregator.max_rounds - aggregator.next_round, 10**9, 20, None),
-      simulate.SimulatedBackend(users, users, postprocessors=[mechanism]), model,
+      simulate.SimulatedBackend(users, users, postprocessors=[mechanism]),
+      model,
       NNTrainHyperParams(local_batch_size=8, local_num_epochs=1, local_learning_rate=0.1),
       callbacks=[checkpoint.ModelCheckpointingCallback(stored, checkpoint_frequency=1)],
-      send_metrics_to_platform=False)  # fmt: skip
+      send_metrics_to_platform=False,
+    )
     print(f'distance {torch.dist(network.weight, TRUE):.3f}, {aggregator.privacy_loss()}')
 
 

@@ -43,9 +43,16 @@ def run(folder, rounds=ROUNDS, stop_at=None):
   weights, exact, windows = np.zeros(INPUTS, np.float32), [], []
   schema = dpftrl.MinSep(num_rounds=rounds, min_sep=DEVICES // COHORT)
   with dpftrl.PrivateAggregator(
-    'blt-b100', template=weights, clip_norm=1.0, report_goal=COHORT, folder=folder,
-    participation=schema, max_epsilon=2.0, delta=1e-6, metrics={'accuracy': 1.0},
-  ) as aggregator:  # fmt: skip
+    'blt-b100',
+    template=weights,
+    clip_norm=1.0,
+    report_goal=COHORT,
+    folder=folder,
+    participation=schema,
+    max_epsilon=2.0,
+    delta=1e-6,
+    metrics={'accuracy': 1.0},
+  ) as aggregator:
     while aggregator.next_round < aggregator.max_rounds:
       cohort = (aggregator.next_round * COHORT + np.arange(COHORT)) % DEVICES
       with aggregator.round(cohort) as round_:

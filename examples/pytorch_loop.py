@@ -49,9 +49,16 @@ def main(folder: pathlib.Path) -> None:
   server = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
   stored = folder / 'model.pt'
   with dpftrl.PrivateAggregator(
-    'blt-b100', template=dict(model.named_parameters()), noise_multiplier=2.0, clip_norm=0.3,
-    report_goal=COHORT, folder=folder, participation=SCHEMA, max_epsilon=20.0, delta=1e-6,
-  ) as aggregator:  # fmt: skip
+    'blt-b100',
+    template=dict(model.named_parameters()),
+    noise_multiplier=2.0,
+    clip_norm=0.3,
+    report_goal=COHORT,
+    folder=folder,
+    participation=SCHEMA,
+    max_epsilon=20.0,
+    delta=1e-6,
+  ) as aggregator:
     if not stored.exists():
       aggregator.require_new()  # A run that has rounds has lost its model.
       torch.save({'model': model.state_dict(), 'server': server.state_dict()}, stored)

@@ -113,10 +113,17 @@ def main(folder: pathlib.Path) -> None:
   stored, weights = folder / 'model.npy', weights_of(model_of())
   folder.mkdir(parents=True, exist_ok=True)
   with dpftrl.PrivateAggregator(
-    'blt-b100', template=weights, noise_multiplier=2.0, clip_norm=0.3, report_goal=GOAL,
-    folder=folder, participation=SCHEMA, max_epsilon=20.0, delta=1e-6,
+    'blt-b100',
+    template=weights,
+    noise_multiplier=2.0,
+    clip_norm=0.3,
+    report_goal=GOAL,
+    folder=folder,
+    participation=SCHEMA,
+    max_epsilon=20.0,
+    delta=1e-6,
     observers=[dpftrl.observers.JsonLines(folder / 'events.jsonl')],
-  ) as aggregator:  # fmt: skip
+  ) as aggregator:
     if not stored.exists():
       aggregator.require_new()  # A run that has rounds has lost its model.
       store(stored, weights)

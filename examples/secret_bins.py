@@ -69,16 +69,23 @@ def epsilons() -> list[dict[str, float | str]]:
   for num_bins in FEW_AND_MANY:
     schema = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=num_bins)
     for name, strategy in (
-      ('BLT', blt(num_bins)), ('tree', 'tree_full'), ('banded Toeplitz, 64 bands', banded(64))
-    ):  # fmt: skip
+      ('BLT', blt(num_bins)),
+      ('tree', 'tree_full'),
+      ('banded Toeplitz, 64 bands', banded(64)),
+    ):
       for delta in DELTAS:
         noise = dpftrl.calibrate(strategy, schema, epsilon=BEFORE, delta=delta).noise_multiplier
         bins = dpftrl.SecretBins(ROUNDS, num_bins)
         after = dpftrl.account(strategy, bins, noise_multiplier=noise, delta=delta)
         rows.append(
-          {'strategy': name, 'bins': num_bins, 'delta': delta, 'before': BEFORE,
-           'after': math.ceil(1e3 * after.epsilon()) / 1e3}
-        )  # fmt: skip
+          {
+            'strategy': name,
+            'bins': num_bins,
+            'delta': delta,
+            'before': BEFORE,
+            'after': math.ceil(1e3 * after.epsilon()) / 1e3,
+          }
+        )
         print(rows[-1], file=sys.stderr)
   return rows
 

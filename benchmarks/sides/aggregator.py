@@ -103,9 +103,17 @@ def small(rounds: int, reserve: int) -> dict[str, float]:
   """Returns the time of small rounds, early and late, with so many recorded at a time."""
   update = np.full(10, 0.1, np.float32)
   cohorts = (range(10 * t, 10 * t + 10) for t in range(rounds))
-  with folder() as place, dpftrl.PrivateAggregator(
-    dpftrl.BLT((0.9, 0.5), (0.3, 0.2)), template=np.zeros(10, np.float32), noise_multiplier=1.0,
-    clip_norm=1.0, report_goal=10, folder=place) as aggregator:  # fmt: skip
+  with (
+    folder() as place,
+    dpftrl.PrivateAggregator(
+      dpftrl.BLT((0.9, 0.5), (0.3, 0.2)),
+      template=np.zeros(10, np.float32),
+      noise_multiplier=1.0,
+      clip_norm=1.0,
+      report_goal=10,
+      folder=place,
+    ) as aggregator,
+  ):
     reserved = aggregator.rounds(cohorts, reserve=reserve) if reserve > 1 else None
     each = reserved or map(aggregator.round, cohorts)
 

@@ -80,9 +80,17 @@ def ours(
   """Returns the weights that examples/central.py trains; tells each round."""
   with aggregator.folder() as place:
     setting = model.trainer.Setting(
-      folder=pathlib.Path(place) / 'run', scheme=scheme, strategy=made,
-      noise_multiplier=noise_multiplier, clip_norm=CLIP_NORM, learning_rate=LEARNING_RATE,
-      momentum=MOMENTUM, seed=seed, block=8 * MULTIPLE, save_every=BLOCK)  # fmt: skip
+      folder=pathlib.Path(place) / 'run',
+      scheme=scheme,
+      strategy=made,
+      noise_multiplier=noise_multiplier,
+      clip_norm=CLIP_NORM,
+      learning_rate=LEARNING_RATE,
+      momentum=MOMENTUM,
+      seed=seed,
+      block=8 * MULTIPLE,
+      save_every=BLOCK,
+    )
     return model.trainer.train(setting, model.data, lambda *state: tell())
 
 

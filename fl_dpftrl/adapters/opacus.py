@@ -48,13 +48,18 @@ class CorrelatedOptimizer(DPOptimizer):
   """
 
   def __init__(
-    self, optimizer: torch.optim.Optimizer, aggregator: private_aggregator.PrivateAggregator,
+    self,
+    optimizer: torch.optim.Optimizer,
+    aggregator: private_aggregator.PrivateAggregator,
     loss_reduction: str = 'mean',
-  ):  # fmt: skip
+  ):
     super().__init__(
-      optimizer, noise_multiplier=aggregator.noise_multiplier, max_grad_norm=aggregator.clip_norm,
-      expected_batch_size=aggregator.report_goal, loss_reduction=loss_reduction,
-    )  # fmt: skip
+      optimizer,
+      noise_multiplier=aggregator.noise_multiplier,
+      max_grad_norm=aggregator.clip_norm,
+      expected_batch_size=aggregator.report_goal,
+      loss_reduction=loss_reduction,
+    )
     self.aggregator = aggregator
     self.round: Any = None
     self.metrics: Any = None
@@ -164,9 +169,15 @@ def make_private(
   target = dict(epsilon=epsilon, delta=delta, num_coordinates=coordinates)
   noise_multiplier = accountant.calibrate(strategy, schema, **target).noise_multiplier
   batches.aggregator = private_aggregator.PrivateAggregator(
-    strategy, template=trained, noise_multiplier=noise_multiplier, clip_norm=max_grad_norm,
-    report_goal=size, participation=schema, delta=delta, **arguments,
-  )  # fmt: skip
+    strategy,
+    template=trained,
+    noise_multiplier=noise_multiplier,
+    clip_norm=max_grad_norm,
+    report_goal=size,
+    participation=schema,
+    delta=delta,
+    **arguments,
+  )
   names = set(inspect.signature(data.DataLoader).parameters).difference(_CHOOSING)
   extra = {name: getattr(data_loader, name) for name in names}
   loader = _Loader(data_loader.dataset, batch_sampler=batches, **extra)

@@ -77,7 +77,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     """
     self.path = log_tables.parquet_path(path)
     self._claim = {} if claim is None else claim.to_metadata()
-    self._file, self._lock = ledger_format.path_of(self.path), durable.ThreadLock(self.path)
+    self._file, self.lock = ledger_format.path_of(self.path), durable.ThreadLock(self.path)
     self._held: io.FileIO | None = None  # The mark, locked.
     self.mark: mark.MarkFile = cast(Any, None)  # Until it is open.
     self._database: sqlite3.Connection | None = None
@@ -127,7 +127,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
   def _state(self) -> ledger_format.State:
     """State of the ledger, which says whether the last write was made."""
     if self._pending is not None:
-      with self._lock:
+      with self.lock:
         pending, database = self._pending, self._database
         if pending is not None and database is not None and not database.in_transaction:
           query = 'SELECT 1 FROM rounds WHERE round = ?'
@@ -343,7 +343,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
 
   def image(self) -> tuple[sqlite3.Connection, mark.Record | None]:
     """Returns a copy of the ledger in memory, and what the mark says."""
-    with self._lock:
+    with self.lock:
       copy = sqlite3.connect(':memory:', check_same_thread=False)
       self._opened().backup(copy)
       return copy, self.mark.record

@@ -46,6 +46,20 @@ def continued(claim: run_claim.Claim, folder: pathlib.Path) -> run_claim.Claim:
   return dataclasses.replace(claim, strategy=strategy, noise_multiplier=noise)
 
 
+def check_report_goal(claim: run_claim.Claim, folder: pathlib.Path) -> None:
+  """Raises ValueError for the run of a folder, but with another report goal, and says what does."""
+  document, claim_document = _read(folder), claim.to_json()
+  if document is None or any(document[n] != claim_document[n] for n in ('strategy', 'clip_norm')):
+    return
+  goal, stored = claim.report_goal, document['report_goal']
+  if goal != stored and isinstance(goal, int) and isinstance(stored, int):
+    raise ValueError(
+      f'report_goal={goal}: the run in {folder} divides its sums by {stored} to its end; give'
+      f' report_goal={stored}, and for means of {goal} updates multiply the learning rate of the'
+      f' server by {stored}/{goal}'
+    )
+
+
 def num_rounds(claim: run_claim.Claim, folder: pathlib.Path) -> int | None:
   """Returns the rounds that a folder's run of the same strategy and noise declared, if any."""
   document, claim_document = _read(folder) or {}, claim.to_json()

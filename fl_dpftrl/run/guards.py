@@ -15,10 +15,10 @@ import pyarrow as pa
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_columns, ledgers, sealing, unit_tables
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
-from fl_dpftrl.participation.accounting import adjacencies, guarantees
+from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.run import admission, budget, continued_claims, populations, reservations
-from fl_dpftrl.support.files import durable, mark, paths
+from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages, roundings
 
 _SHORT, _USUAL = 1000, 10.0  # rounds, and how much more one participation may cost beyond them
@@ -33,24 +33,11 @@ class RepeatedRowError(ValueError):
 
 
 class Guard(contextlib.AbstractContextManager['Guard']):
-  """Admits devices to rounds, records cohorts, and gives each noise row out once.
+  """Admits devices to rounds, records cohorts, and gives each noise row out once; for a `LiveRun`.
 
-  Before a round, `admit` turns away the devices that do not keep to the declared
-  schema, refuses a round that would pass the budget, and records the cohort
-  durably. It needs no TensorFlow, and goes into any loop:
-
-      claim = dpftrl.Claim(strategy=strategy, noise_multiplier=7.379, participation=schema)
-      guard = Guard(claim, 1e-10, max_epsilon=8.0, log='run/participation.parquet')
-      admission = guard.admit(candidates, row=int(state.aggregator.noise.row))
-      state = train(state, admission.device_ids)
-
-  The budget is spent by the declared schema, and never by what is observed of single devices: a
-  refusal would tell who took part. So `max_rounds` is known before the first round, and its ε holds
-  whatever ends the run earlier. The budget is that of one log; `replay` composes those of several.
-
-  A guard with the same arguments continues from its log. A round that was recorded has used its
-  noise row up, even if it was never computed: after a crash a loop skips the rows before
-  `num_rounds`. Threads may share a guard; a process that was forked from this one may not.
+  Before a round, `admit` turns away the devices that do not keep to the participation, refuses a
+  round that would pass the budget, and records the cohort durably. The budget is that of one log.
+  Threads may share a guard; a process that was forked from this one may not.
 
   Attributes:
     claim: what the run claims, of the rounds that schema and budget allow.
@@ -66,24 +53,15 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     max_epsilon: float | None = None,
     *,
     log: str | os.PathLike[str],
-    adjacency: str = adjacencies.ZERO_OUT,
-    group_size: int = 1,
     population: populations.Population | None = None,
     units: unit_tables.Given | None = None,
   ):
     """Opens the log, and computes how many rounds the budget allows.
 
     Args:
-      claim: what the run claims. Its participation is that of all planned rounds; without one, each
-        device may take part once in every round.
-      delta: δ; with it, the claim must have a schema and a noise multiplier above 0.
-      max_epsilon: budget of this log; None for no limit.
+      claim, delta, max_epsilon, units: see `LiveRun`.
       log: path of the participation log, ending in .parquet. A log that exists is continued.
-      adjacency: 'zero_out' or 'replace_one'.
-      group_size: devices that are protected together.
-      population: population whose budgets all its runs draw on together.
-      units: table of who owns which device, or its files, with a `PerUnit` participation; see
-        docs/units.md.
+      population: see `LiveRun`.
 
     Raises:
       ValueError: if an argument is out of range, or the budget is too small for one round.
@@ -94,12 +72,12 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     if claim.population not in (None, identity):
       raise ValueError('population: the claim names one, which must be given too')
     claim = dataclasses.replace(claim, population=identity)
-    self.claim, self._lock = claim, durable.ThreadLock(log)
+    self.claim, self.lock = claim, durable.ThreadLock(log)
     is_declared = claim.participation is not None
     self._planned = claim.answers.num_rows if is_declared else claim.strategy.max_rounds
     self.max_rounds, self._budget = self._planned, None
     if delta is not None:
-      terms = guarantees.Terms(delta, adjacency, group_size)
+      terms = guarantees.Terms(delta)
       recorded_rounds = continued_claims.num_rounds(claim, paths.local(log).parent)
       self._budget = budget.Budget(claim, terms, max_epsilon, recorded_rounds)
       self.max_rounds = self._budget.max_rounds
@@ -142,19 +120,6 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     """Rounds that were admitted; the next round, and its noise row."""
     return self.log.num_rounds
 
-  def epsilon(self, num_rounds: int | None = None) -> float:
-    """Returns ε of the first rounds by the declared schema; of those admitted if None.
-
-    That of fewer than `max_rounds` assumes that the end of the run does not depend on what it
-    releases. That of a run without an end is one figure, before its first round too. ValueError
-    without delta.
-    """
-    if self._budget is None:
-      raise ValueError('delta must be given to the guard: ε is that of the declared schema')
-    rounds = self.num_rounds if num_rounds is None else num_rounds
-    is_endless = self.claim.answers.num_rounds is None
-    return self._budget.epsilon(rounds or 1) if rounds or is_endless else 0.0
-
   @durable.one_at_a_time
   def privacy_loss(self, delta: float) -> guarantees.Guarantee:
     """Returns the worst case of the rounds so far by the log, where a gate follows it.
@@ -196,18 +161,6 @@ class Guard(contextlib.AbstractContextManager['Guard']):
   @property
   def _citation(self) -> str:
     return '' if self.units is None else self.units.citation
-
-  def require_new(self) -> None:
-    """Raises LostStateError if there were rounds: for a loop that finds no stored state.
-
-    Model, optimiser and noise would begin anew, and the rounds of the log stay spent. A loop stores
-    its first state before round 0, so that a crash leaves none without.
-    """
-    if self.num_rounds:
-      raise mark.LostStateError(
-        f'{self.log.path} has {self.num_rounds} rounds, and no state of them is there: put the'
-        ' newest one back, or begin a run in another folder, whose loss adds to this one'
-      )
 
   @durable.one_at_a_time
   def check(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> admission.Admission:

@@ -15,8 +15,9 @@ from fl_dpftrl.participation import accounting
 from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.prove.replaying import opened_runs, publication, replays, statements
 from fl_dpftrl.prove.reports import settings
-from fl_dpftrl.run import budget, guards, populations, status
-from fl_dpftrl.support.files import paths
+from fl_dpftrl.run import budget, continued_claims, guards, live_round, populations, status
+from fl_dpftrl.run.observers import observer
+from fl_dpftrl.support.files import mark, paths
 
 
 class LiveRun(contextlib.AbstractContextManager[Any]):
@@ -29,7 +30,8 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     folder: the folder, of one run.
     claim: what the run claims, of the rounds that participation and budget allow.
     delta: δ of the budget, and of figures that are given none.
-    max_epsilon: privacy budget of this folder; None for no limit.
+    max_epsilon: privacy budget of this folder by the declared participation: rounds that would pass
+      it are refused. None for no limit. Another folder with the same devices spends more.
     exact_metrics: names of measurements that depend on clients without noise.
     setting: what a report says beyond the log.
     guard: admits devices, and keeps log and budget.
@@ -39,6 +41,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     self,
     folder: str | os.PathLike[str],
     claim: run_claim.Claim,
+    watching: observer.Observers,
     *,
     delta: float | None = None,
     max_epsilon: float | None = None,
@@ -54,6 +57,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
       folder: made where it does not exist; if is_private, only its owner may read it.
       claim: what the run claims; its participation is that of all planned rounds. Without one, each
         device may take part once in every round.
+      watching: observers of the run, as one.
       delta, max_epsilon, exact_metrics, setting: see the attributes.
       units: table of who owns which device, or its files, with a `PerUnit` participation; see
         docs/units.md.
@@ -68,6 +72,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     self.exact_metrics = tuple(exact_metrics)
     self.setting = dataclasses.replace(setting, max_epsilon=max_epsilon)
     budget.check(claim, max_epsilon, delta)
+    continued_claims.check_report_goal(claim, self.folder)
     # Whoever knows the batches has no amplified guarantee.
     mode = 0o700 if is_private or claim.is_drawn else 0o777
     self.folder.mkdir(mode, parents=True, exist_ok=True)
@@ -75,7 +80,8 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     self.guard = guards.Guard(
       claim, spent, max_epsilon, log=log, population=population, units=units
     )
-    self.claim = self.guard.claim
+    self.claim, self._turns = self.guard.claim, live_round.Turns(self.folder, watching)
+    self._is_ended = False  # For observers.
     try:
       self.claim.save(self.folder, self.guard.log.run, begun=self.next_round > 0)
     except BaseException:
@@ -122,8 +128,16 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     return self.guard.check(device_ids, at_most=at_most).device_ids
 
   def require_new(self) -> None:
-    """Raises LostStateError if there were rounds, for a loop that finds no model."""
-    self.guard.require_new()
+    """Raises LostStateError if there were rounds: for a loop that finds no stored model.
+
+    Model, optimiser and noise would begin anew, and the rounds of the log stay spent. A loop stores
+    its first state before round 0, so that a crash leaves none without.
+    """
+    if self.next_round:
+      raise mark.LostStateError(
+        f'{self.guard.log.path} has {self.next_round} rounds, and no state of them is there: put'
+        ' the newest one back, or begin a run in another folder, whose loss adds to this one'
+      )
 
   def extend_units(self, units: unit_tables.Given) -> None:
     """Takes a table of units over that has further rows, from the next round on."""
@@ -175,8 +189,28 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     privacy.write_report(path, self.statement(delta), setting=setting)
 
   def close(self) -> None:
-    """Turns the log into one Parquet file, and lets another process use the folder."""
-    self.guard.close()
+    """Turns the log into one Parquet file, and lets another process use the folder.
+
+    A round that is open has failed then. If the file cannot be written, the folder is let go all
+    the same, and `close` tries again.
+    """
+    if self._is_ended:
+      return
+    try:
+      self._turns.close()
+    finally:
+      try:
+        with self._turns.lock:
+          self.guard.close()
+      finally:
+        self._close_files()
+    with self._turns.lock:
+      is_first, self._is_ended = not self._is_ended, True
+    if is_first:
+      self._turns.observers.end(self)
+
+  def _close_files(self) -> None:
+    """Closes what a kind of run has open beside the log; again where an error came between."""
 
   def _check_begun(self) -> None:
     if not self.next_round:

@@ -1,6 +1,7 @@
 """Noised means of updates, round by round, for any training loop."""
 
 import contextlib
+import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,16 +22,16 @@ from fl_dpftrl.run import (
   guards,
   live_run,
   noise_rows,
+  noised_sums,
   populations,
   private_round,
   release,
   released,
   structures,
-  sums,
 )
 from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support import checks
-from fl_dpftrl.support.files import durable, paths
+from fl_dpftrl.support.files import paths
 from fl_dpftrl.support.text import messages
 
 NOISE_NAME = 'noise'
@@ -90,18 +91,14 @@ class PrivateAggregator(live_run.LiveRun):
       clip_norm: L2 bound on an update, from 1e-30 to 1e30; or an `AdaptiveClipping`, which follows
         a quantile of the updates' norms by released counts.
       report_goal: updates that a round needs, the fixed divisor of the sum.
-      folder: made where it does not exist.
       participation: schema that devices keep to; rounds with others are refused. Or the scheme by
         which batches are drawn in secret, for training in one place: ε is then that of the scheme,
         where the log does not contradict it, and rounds may have few updates. None for no limit.
-      max_epsilon: privacy budget of this folder by the schema: rounds that would pass it are
-        refused. None for no limit. Another folder with the same devices spends more.
-      delta: δ of the budget, and of `privacy_loss` and `statement` where they are given none.
       zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
       metrics: name → public upper bound of a metric of clients, whose values are from 0 to it.
         Their means are released with noise, under the same guarantee as the model.
       metrics_stddev: see `claims.extra_coordinates.PrivateMetrics`.
-      population, units: whose budgets the run draws on, and who owns which device; see `LiveRun`.
+      folder, max_epsilon, delta, population, units: see `LiveRun`.
       noise_seed, moved: see `NoiseRows`.
       observers: see rounds; `fl_dpftrl.run.observers` has some. Their errors are warnings.
 
@@ -114,7 +111,7 @@ class PrivateAggregator(live_run.LiveRun):
       registry.check(participation)
     self.participation, folder = participation, paths.local(folder)
     is_drawn = participation is not None and participation.is_drawn
-    self._observers = observer.Observers(observers, folder, warns=True)
+    watching = observer.Observers(observers, folder, warns=True)
     self.template = structures.Template.of(template)
     private_metrics = extra_coordinates.private_metrics(metrics, metrics_stddev)
     size = self.template.size + release.num_extra(clip_norm, private_metrics)
@@ -141,38 +138,36 @@ class PrivateAggregator(live_run.LiveRun):
     budget.check(claim, max_epsilon, delta)
     claim = continued_claims.continued(claim, folder)
     self.strategy, self.noise_multiplier = claim.strategy, claim.noise_multiplier
-    self._released = release.Release(claim, self.template.size)
-    self._sum = sums.Sum(size, unit=self._released.unit, zeroing_norm=self.zeroing_norm)
+    coordinates = release.Release(claim, self.template.size)
     super().__init__(
       folder,
       claim,
+      watching,
       delta=delta,
       max_epsilon=max_epsilon,
       units=units,
       population=population,
       setting=settings.Setting(zeroing_norm=self.zeroing_norm),
     )
-    self._lock = durable.ThreadLock(self.folder)  # Of rounds that begin.
-    self._is_closed = self._is_ended = False  # For rounds; and for observers, with its files.
-    self._open: private_round.Round | None = None
     with contextlib.ExitStack() as undo:
       undo.callback(self.guard.log.release)
       place, begun = self.folder / NOISE_NAME, self.guard.log.mark
-      self._rows = noise_rows.NoiseRows(
+      rows = noise_rows.NoiseRows(
         self.strategy, size, folder=place, noise_seed=noise_seed, moved=moved, begun=begun
       )
-      undo.callback(self._rows.close)
+      undo.callback(rows.close)
       path = self.folder / released.NAME
-      self._table = released.ReleasedTable(
-        path, self._released, self.guard.log.run, self.next_round
+      table = released.ReleasedTable(path, coordinates, self.guard.log.run, self.next_round)
+      undo.callback(table.close)
+      self._noised = noised_sums.NoisedSums(
+        self.template, coordinates, rows, table, zeroing_norm=self.zeroing_norm
       )
-      undo.callback(self._table.close)
-      self._rows.prepare()
+      rows.prepare()
       undo.pop_all()
-    self._observers.begin(self)
+    watching.begin(self)
 
   def __repr__(self) -> str:
-    noise = f'noise_multiplier={self.noise_multiplier:g}{self._released.price}'
+    noise = f'noise_multiplier={self.noise_multiplier:g}{self._noised.coordinates.price}'
     text = f'{noise}, round {self.next_round} of {self.max_rounds}, {self.folder})'
     return messages.one_line(f'PrivateAggregator({self.strategy.family}, {text}', 120)
 
@@ -185,17 +180,17 @@ class PrivateAggregator(live_run.LiveRun):
   @property
   def max_rounds(self) -> int:
     """Rounds that strategy, schema and budget allow."""
-    return min(super().max_rounds, self._rows.max_rows)
+    return min(super().max_rounds, self._noised.rows.max_rows)
 
   @property
   def clip_norm(self) -> float:
     """L2 bound on the updates of the next round, or of the one that is open."""
-    return self._table.clip_norm
+    return self._noised.table.clip_norm
 
   @property
   def metric_names(self) -> tuple[str, ...]:
     """Names of the metrics that are released."""
-    return self._released.metric_names
+    return self._noised.coordinates.metric_names
 
   def metrics(self, last: int | None = None) -> dict[str, release.Estimate]:
     """Returns the mean of each metric over released rounds, with the noise in it.
@@ -206,7 +201,7 @@ class PrivateAggregator(live_run.LiveRun):
     Args:
       last: the last released rounds only; None for all. ValueError without a release.
     """
-    return self._released.estimates(self._table.columns(), last)
+    return self._noised.coordinates.estimates(self._noised.table.columns(), last)
 
   def round(
     self, device_ids: id_columns.Ids, *, at_least: int | None = None
@@ -228,7 +223,9 @@ class PrivateAggregator(live_run.LiveRun):
       BudgetSpentError, OSError: when the block is entered, if the round would pass the budget or
         the rounds that there are, or the log cannot be written; nothing has changed then.
     """
-    return private_round.Round(self, device_ids, self._least(at_least))
+    least = self._least(at_least)
+    admit = lambda: self._reserved([device_ids], least)[0]
+    return self._round(least, admit, device_ids)
 
   def rounds(
     self, cohorts: Iterable[id_columns.Ids], *, reserve: int = 64, at_least: int | None = None
@@ -257,39 +254,21 @@ class PrivateAggregator(live_run.LiveRun):
     # Up to the last round; one beyond it is refused.
     cohorts, room = iter(cohorts), lambda: max(1, self.max_rounds - self.next_round)
     while some := list(itertools.islice(cohorts, min(reserve, room()))):
-      with self._lock:
-        admitted = self._admitted(some, least)
-      for each in admitted:
-        yield private_round.Round(self, each.device_ids, least, each.round_index)
+      with self._turns.lock:
+        reserved = self._reserved(some, least)
+      for each in reserved:
+        go_on = functools.partial(self._not_passed_over, each)
+        yield self._round(least, go_on, each.device_ids, each.round_index)
 
   def subject(self, *, num_coordinates: int, seed: int | None = None) -> audited.Audited:
     """Returns what `dpftrl.audit` runs in place of this aggregator, in folders of its own."""
     return audited.Audited(self, num_coordinates=num_coordinates, seed=seed)
 
-  def close(self) -> None:
-    """Turns the log into one Parquet file, and lets another process use the folder.
+  def _close_files(self) -> None:
+    self._noised.close()
 
-    A round that is open has failed then. If the file cannot be written, the folder is let go all
-    the same, and `close` tries again.
-    """
-    if self._is_ended:
-      return
-    self._is_closed = True
-    try:
-      if self._open is not None:
-        with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
-          self._open.fail()
-    finally:
-      try:
-        with self._lock:
-          super().close()
-      finally:
-        try:
-          self._rows.close()
-        finally:
-          self._table.close()
-    self._is_ended = True
-    self._observers.end(self)
+  def _round(self, least: int, *arguments: Any) -> private_round.Round:
+    return private_round.Round(self._noised, least, self, self._turns, *arguments)
 
   def _least(self, at_least: int | None) -> int:
     """Returns the fewest updates of a round."""
@@ -299,30 +278,21 @@ class PrivateAggregator(live_run.LiveRun):
       raise ValueError('at_least is refused where participation is drawn: batches are of any size')
     return checked('at_least', at_least)
 
-  def _admitted(self, cohorts: Sequence[id_columns.Ids], least: int) -> list[admission.Admission]:
+  def _reserved(self, cohorts: Sequence[id_columns.Ids], least: int) -> list[admission.Admission]:
+    """Returns the next rounds, once their cohorts are recorded."""
     self._check_between_rounds()
-    with self._observers.failing(self, self.next_round):
-      if self.next_round >= self._rows.max_rows:  # Before anything is recorded.
+    with self._turns.observers.failing(self, self.next_round):
+      if self.next_round >= self._noised.rows.max_rows:  # Before anything is recorded.
         raise guards.BudgetSpentError(f'round {self.next_round} has no row of noise')
       return self.guard.reserve(cohorts, least=least)
 
-  def _check_between_rounds(self) -> None:
-    """Raises ValueError if the aggregator is closed, or a round is open."""
-    if self._is_closed:
-      raise ValueError('the aggregator is closed; make it again to go on')
-    if self._open is not None:
-      raise ValueError(f'round {self._open.index} is still open')
-    self._rows.prepare()  # Refuses a fork before anything is recorded.
+  def _not_passed_over(self, reserved: admission.Admission) -> admission.Admission:
+    """Returns a round that was reserved; ValueError if a later one has begun."""
+    self._check_between_rounds()
+    if reserved.round_index < self._noised.rows.next_row:
+      raise ValueError(f'round {reserved.round_index} was passed over, as a later one was entered')
+    return reserved
 
-  def _release(self, t: int, like: Any) -> tuple[Any, dict[str, float]]:
-    """Returns the mean and the metrics of round t; its row is used from then on."""
-    total, row = self._sum.total, None
-    if self.noise_multiplier:
-      row = self._rows.integers(t)
-    else:
-      self._rows.skip_to(t + 1)
-    mean = self._released.mean(total, row, self.clip_norm, max(self.template.dtypes))
-    beside = self._released.beside(total, row)
-    self._table.put(t, beside)
-    like = self.template.empty() if like is None else like
-    return self.template.packed(mean, like), beside
+  def _check_between_rounds(self) -> None:
+    self._turns.check()
+    self._noised.rows.prepare()  # Refuses a fork before anything is recorded.

@@ -2,43 +2,34 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 
-from fl_dpftrl.logs import id_columns
-from fl_dpftrl.run import sums
-from fl_dpftrl.support.files import durable
+from fl_dpftrl.run import admission, live_round, noised_sums, sums
 
 _TORN = 'was torn, as an add was interrupted or its update changed meanwhile'
 
 
-class Round:
+class Round(live_round.LiveRound):
   """One round of a `PrivateAggregator`: add each device's update, and read the mean after it.
 
   Threads may add at the same time. Means do not depend on the order of the updates.
 
   Attributes:
-    index: number of the round; None before it is recorded.
-    device_ids: devices of the round.
+    index, device_ids, is_open: see `LiveRound`.
     at_least: fewest updates for a mean.
-    is_open: whether updates can be added.
     clip_norm: bound on the updates of the round, once it has begun.
     num_updates, clipped_count, zeroed_count, rejected_count: updates so far, and what became of
       them. They are exact, without noise, and outside the guarantee: publish none of them.
   """
 
-  def __init__(
-    self, aggregator: Any, device_ids: id_columns.Ids, at_least: int, index: int | None = None
-  ):
-    """Makes a round that `begin` records, or one that is recorded already, with its index."""
-    self.index: Any = index
-    self._was_entered = False
-    self.device_ids, self.at_least = device_ids, at_least
+  def __init__(self, noised: noised_sums.NoisedSums, at_least: int, *arguments: Any):
+    """Makes a round with the sums that it enters; the arguments are those of `LiveRound`."""
+    super().__init__(*arguments)
+    self._noised, self.at_least = noised, at_least
     self.num_updates = self.clipped_count = self.zeroed_count = self.rejected_count = 0
-    self._aggregator, self._lock = aggregator, durable.ThreadLock(aggregator.folder)
-    self.is_open = False
     self.clip_norm: float | None = None
     self._like: Any = None
     self._mean: Any = None
@@ -46,7 +37,7 @@ class Round:
     self._has_added: dict[str | int, bool] | None = None  # By device, if updates say theirs.
     self._is_torn = False  # An update may be in the sum, or a part of it, that nobody counts.
 
-  def __enter__(self) -> 'Round':
+  def __enter__(self) -> Self:
     return self.begin()
 
   def __exit__(self, kind: type | None, error: BaseException | None, *unused) -> None:
@@ -58,37 +49,14 @@ class Round:
         with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
           self.fail(error)
 
-  def begin(self) -> 'Round':
-    """Admits the devices and records them durably, for loops in which no block can span a round.
+  def _admitted(self) -> admission.Admission:
+    admitted = super()._admitted()
+    self.clip_norm = self._noised.begin()
+    return admitted
 
-    Raises:
-      ValueError, BudgetSpentError, OSError: see `PrivateAggregator.round`.
-    """
-    try:
-      self._begin()
-      self._aggregator._observers.begin(self._aggregator, self.index)
-      return self
-    except BaseException as error:  # No `__exit__` follows.
-      if self.is_open:
-        self.fail(error)
-      raise
-
-  def _begin(self) -> None:
-    aggregator = self._aggregator
-    with aggregator._lock:
-      if self._was_entered:
-        raise ValueError(f'round {self.index} was entered before: a round is one block')
-      if self.index is None:
-        (admitted,) = aggregator._admitted([self.device_ids], self.at_least)
-        self.index, self.device_ids = admitted.round_index, admitted.device_ids
-      else:
-        aggregator._check_between_rounds()
-        if self.index < aggregator._rows.next_row:
-          raise ValueError(f'round {self.index} was passed over, as a later one was entered')
-      self._was_entered = True
-      self.clip_norm = aggregator.clip_norm
-      aggregator._sum.begin(self.clip_norm)
-      self.is_open, aggregator._open = True, self  # In this order: who is open can be failed.
+  def _discard(self) -> None:
+    self._like = None
+    self._noised.rows.skip_to(self.index + 1)
 
   def end(self) -> None:
     """Marks the row of noise as used, durably, and makes the mean.
@@ -98,18 +66,20 @@ class Round:
         which an `add` was interrupted, which have failed then.
       OSError: if the mark cannot be written: it failed.
     """
-    aggregator = self._aggregator
     with self._ended():  # No update is halfway in the sum.
+      like, self._like = self._like, None
       why = f'has {self.num_updates} updates and needs {self.at_least}'
       if self._is_torn or self.num_updates < self.at_least:
-        aggregator._rows.skip_to(self.index + 1)
+        self._discard()
         why = _TORN if self._is_torn else why
         raise ValueError(
           f'round {self.index} {why}: nothing of it is released, and its row of noise is used up'
         )
-      self._mean, self._metrics = aggregator._release(self.index, self._like)
-    goal = aggregator.report_goal
-    if not aggregator.is_drawn and self.num_updates > goal:
+      mean, metrics = self._noised.release(self.index, like)
+      measurements = {'clip_norm': self.clip_norm, **metrics}
+      self._mean, self._metrics, self._measurements = mean, metrics, measurements
+    claim = self._noised.coordinates.claim
+    if not claim.is_drawn and self.num_updates > (goal := claim.report_goal or 1):
       warnings.warn(
         f'{self.num_updates} updates for report_goal={goal}, which divides their sum: the mean is'
         f' {self.num_updates / goal:.3g} times theirs; stop adding at the goal',
@@ -167,12 +137,11 @@ class Round:
     return self._add(arrays, updates, metrics, count=count)
 
   def _flat(self, updates: Any, *, is_batch: bool = False) -> list[np.ndarray]:
-    aggregator = self._aggregator
-    if not self.num_updates and aggregator.noise_multiplier:
+    if not self.num_updates:
       with self._lock:  # Nobody closes the aggregator meanwhile.
         if self.is_open:
-          aggregator._rows.prepare(now=True)  # While JAX makes the updates.
-    return aggregator.template.flat(updates, is_batch=is_batch)
+          self._noised.prepare()  # While JAX makes the updates.
+    return self._noised.template.flat(updates, is_batch=is_batch)
 
   def _add(
     self,
@@ -182,8 +151,7 @@ class Round:
     device_id: str | int | None = None,
     count: int | None = None,
   ) -> list[str]:
-    aggregator = self._aggregator
-    values = aggregator._released.metrics(metrics, len(arrays[0]))
+    values = self._noised.coordinates.metrics(metrics, len(arrays[0]))
     values = None if values is None else values[:count]
     is_begun = False
     try:
@@ -192,13 +160,11 @@ class Round:
         self._check_room(num_added)
         self._check_device(device_id)
         is_begun = self._is_torn = True  # Until it is whole, whatever ends it.
-        outcomes = aggregator._sum.add([array[:count] for array in arrays])
-        counts = list(map(outcomes.count, sums.OUTCOMES[1:]))
-        aggregator._sum.add_last(aggregator._released.extra(counts, values))
+        outcomes = self._noised.add([array[:count] for array in arrays], values)
         self.num_updates += num_added
-        self.clipped_count += counts[0]
-        self.zeroed_count += counts[1]
-        self.rejected_count += counts[2]
+        self.clipped_count += outcomes.count(sums.CLIPPED)
+        self.zeroed_count += outcomes.count(sums.ZEROED)
+        self.rejected_count += outcomes.count(sums.REJECTED)
         self._like = update if self._like is None else self._like
         self._is_torn = False
         return outcomes
@@ -229,54 +195,17 @@ class Round:
     return self._metrics
 
   def _check_released(self) -> None:
-    if self.is_open or not self._was_entered:
+    if self.is_open or not self._has_begun:
       raise ValueError('the mean is there after the block of its round, and so are metrics')
     if self._mean is None:
       raise ValueError(f'round {self.index} failed, and nothing of it is released')
-
-  def fail(self, error: BaseException | None = None) -> None:
-    """Ends the round without a mean; its row of noise is used up.
-
-    Args:
-      error: why, for observers.
-
-    Raises:
-      ValueError: for a round that is not open, such as one whose mean another thread has made.
-    """
-    with self._ended(error):
-      self._aggregator._rows.skip_to(self.index + 1)
-
-  @contextlib.contextmanager
-  def _ended(self, error: BaseException | None = None) -> Iterator[None]:
-    """Ends the round with the block; no other thread adds, ends or begins a round within it."""
-    with contextlib.ExitStack() as unlocked:
-      with self._lock:
-        if not self.is_open:
-          raise ValueError('the round is not open')
-        try:
-          self.is_open = False
-          unlocked.callback(lambda: self._observe(error))
-          yield
-        except Exception as raised:
-          error = raised
-          raise
-        finally:
-          self._aggregator._open, self._like = None, None
-
-  def _observe(self, error: BaseException | None) -> None:
-    """Calls the observers after the round."""
-    aggregator, measurements = self._aggregator, {'clip_norm': self.clip_norm, **self._metrics}
-    if self._mean is None:
-      aggregator._observers.end(aggregator, self.index, error)
-    else:
-      aggregator._observers.released(aggregator, self.index, measurements)
 
   def _check_room(self, count: int) -> None:
     if not self.is_open:
       raise ValueError('an update can be added only within the block of its round')
     if self._is_torn:
       raise ValueError(f'round {self.index} {_TORN}, and fails; end its block')
-    most = min(len(self.device_ids), self._aggregator._released.room)
+    most = min(len(self.device_ids), self._noised.coordinates.room)
     if self.num_updates + count > most:
       more = 'one more' if count == 1 else f'{self.num_updates + count}'
       raise ValueError(f'round {self.index} has {most} devices, each with one update; got {more}')

@@ -1,17 +1,16 @@
 """The run of any loop, which computes and adds noise itself."""
 
 import contextlib
-import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_columns, unit_tables
 from fl_dpftrl.prove.reports import settings
-from fl_dpftrl.run import admission, live_run, populations
+from fl_dpftrl.run import admission, live_round, live_run, populations
 from fl_dpftrl.run.observers import observer
-from fl_dpftrl.support.files import durable, paths
+from fl_dpftrl.support.files import paths
 from fl_dpftrl.support.text import messages
 
 
@@ -53,18 +52,19 @@ class Run(live_run.LiveRun):
     Args:
       observers: see rounds; `dpftrl.observers` has some. Their errors are warnings.
     """
-    self._watching = observer.Observers(observers, paths.local(folder), warns=True)
-    options: Any = {
-      'delta': delta,
-      'max_epsilon': max_epsilon,
-      'units': units,
-      'population': population,
-    }
-    super().__init__(folder, claim, setting=setting, is_private=True, **options)
-    self._lock = durable.ThreadLock(self.folder)
-    self._open: int | None = None  # The round that is begun, and neither released nor failed.
-    self._is_closed = False
-    self._watching.begin(self)
+    watching = observer.Observers(observers, paths.local(folder), warns=True)
+    super().__init__(
+      folder,
+      claim,
+      watching,
+      delta=delta,
+      max_epsilon=max_epsilon,
+      units=units,
+      population=population,
+      setting=setting,
+      is_private=True,
+    )
+    watching.begin(self)
 
   def __repr__(self) -> str:
     text = f'Run(round {self.next_round} of {self.max_rounds}, {self.folder})'
@@ -100,57 +100,24 @@ class Run(live_run.LiveRun):
       RepeatedRowError: when the block is entered, for a row that was given out before.
       OSError: when the block is entered, if the cohort cannot be recorded; nothing has changed.
     """
-    is_ready, raised = False, None
+
+    def admit() -> admission.Admission:
+      self._turns.check()
+      with self._turns.observers.failing(self, self.next_round):
+        return self.guard.admit(candidates, at_most=at_most, row=row, timestamp=timestamp)
+
+    round_, error = AdmittedRound(self, self._turns, admit, candidates), None
     try:
-      with self._lock:
-        if self._is_closed:
-          raise ValueError('the run is closed; open it again to go on')
-        if self._open is not None:
-          raise ValueError(f'round {self._open} is still open')
-        is_ready = True
-        with self._watching.failing(self, self.next_round):
-          admitted = self.guard.admit(candidates, at_most=at_most, row=row, timestamp=timestamp)
-        self._open = t = admitted.round_index
-      self._watching.begin(self, t)
-      yield AdmittedRound(admitted, functools.partial(self._release, t))
-    except BaseException as error:
-      raised = error
+      yield round_.begin()
+    except BaseException as raised:
+      error = raised
       raise
     finally:
-      if is_ready:
-        self._fail(self._open, raised)
-
-  def _release(self, t: int, measurements: Mapping[str, Any]) -> None:
-    with self._lock:
-      if self._open != t:
-        raise ValueError(f'round {t} is not open: it was released before, or has failed')
-      self._open = None
-    self._watching.released(self, t, measurements)
-
-  def _fail(self, t: int | None, error: BaseException | None = None) -> None:
-    """Ends a round that is open and released nothing; does nothing for None and for another."""
-    with self._lock:
-      if t is None or self._open != t:
-        return
-      self._open = None
-    self._watching.end(self, t, error)
-
-  def close(self) -> None:
-    """Turns the log into one Parquet file, and lets another process use the folder.
-
-    A round that is open has failed then.
-    """
-    if self._open is not None:
-      self._fail(self._open)
-    with self._lock:
-      if self._is_closed:
-        return
-      super().close()
-      self._is_closed = True
-    self._watching.end(self)
+      with contextlib.suppress(live_round.NotOpenError):
+        round_.fail(error)
 
 
-class AdmittedRound:
+class AdmittedRound(live_round.LiveRound):
   """A round of a `Run` within its block.
 
   Attributes:
@@ -159,10 +126,11 @@ class AdmittedRound:
     turned_away: candidates that may not take part, each with its reason.
   """
 
-  def __init__(self, admitted: admission.Admission, release: Callable[[Mapping[str, Any]], None]):
-    self.row, self.device_ids = admitted.round_index, admitted.device_ids
-    self.turned_away = admitted.turned_away
-    self._release = release
+  turned_away: tuple[admission.TurnedAway, ...] = ()
+
+  @property
+  def row(self) -> int:
+    return self.index
 
   def released(self, measurements: Mapping[str, Any] = {}) -> None:
     """Says that the result of the round may be used; observers get the measurements.
@@ -170,4 +138,10 @@ class AdmittedRound:
     Raises:
       ValueError: outside the block of the round, and a second time.
     """
-    self._release(measurements)
+    with self._ended():
+      self._measurements = measurements
+
+  def _admitted(self) -> admission.Admission:
+    admitted = super()._admitted()
+    self.turned_away = admitted.turned_away
+    return admitted

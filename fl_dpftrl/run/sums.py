@@ -103,9 +103,15 @@ class Sum:
     )
     scales, codes = np.zeros(count), np.zeros(count, np.int64)
     loops.bound(
-      squares, largest, self._scale / shrunk, self._longest, self._clip_norm * shrunk,
-      self._zeroing_norm * shrunk, scales, codes,
-    )  # fmt: skip
+      squares,
+      largest,
+      self._scale / shrunk,
+      self._longest,
+      self._clip_norm * shrunk,
+      self._zeroing_norm * shrunk,
+      scales,
+      codes,
+    )
     self._spread(lambda i: loops.add(*pieces[i], scales, self.total, added[i]), pieces)
     if loops.longest(added) > self._unit.most_square:
       raise ValueError(

@@ -1,5 +1,6 @@
 """The programs of the pages for engineers run, and their logs are replayed."""
 
+import dataclasses
 import re
 import shutil
 import types
@@ -39,8 +40,8 @@ def run(program, names, **others):
 
 @pytest.mark.parametrize(
   'program',
-  [pytest.param(p, marks=pytest.mark.thorough if i else ()) for i, p in enumerate(SUMS)],
-  ids=['secure', 'sgd'],
+  [pytest.param(p, marks=pytest.mark.thorough if 'fed_sgd' in p else ()) for p in SUMS],
+  ids=['secure', 'metrics', 'sgd'],
 )
 def test_a_program_trains_and_keeps_its_budget(program, names):
   before = [w.copy() for w in names['weights'].trainable]
@@ -67,6 +68,27 @@ def test_the_short_programs_of_a_page_run(page, wanted, names):
   for program in programs:
     names = run(program, {**before, **names})
   assert all(names[name] is not before[name] for name in wanted)
+
+
+@pytest.mark.parametrize(
+  'metrics, error, words',
+  [
+    ({'loss': 9.0, 'num_batches': 9.0}, ValueError, 'which clients of build_fed_avg send'),
+    # The bias has the type of one metric: the mean is then the kernel only, which no model takes.
+    ({'loss': 9.0}, TypeError, 'does not produce a compatible'),
+  ],
+)
+@pytest.mark.parametrize('build', ['build_unweighted_fed_avg', 'build_weighted_fed_avg'])
+def test_algorithms_of_tff_have_no_place_for_metrics_with_noise(
+  build, metrics, error, words, names
+):
+  aggregator = dataclasses.replace(names['aggregator'], metrics=metrics)
+  if build == 'build_weighted_fed_avg':
+    aggregator = tff.aggregators.as_weighted_aggregator(aggregator)
+  with pytest.raises(error, match=words):
+    getattr(tff.learning.algorithms, build)(
+      names['model_fn'], names['sgd'](0.1), model_aggregator=aggregator
+    )
 
 
 def test_a_killed_loop_resumes_and_burns_the_row_of_the_lost_round(names):

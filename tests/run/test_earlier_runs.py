@@ -36,7 +36,8 @@ def run(folder: pathlib.Path, claim=CLAIM, *, earlier=(), num_rounds=6, devices=
       t = guard.num_rounds
       guard.admit(names[t % 3 : 8 + t % 4])
     guard.claim.save(folder, guard.log.run)
-    return guard.gate.seen.losses(names), guard.epsilon(1)
+    guarantee = guard.claim.guarantee(guard.claim.answers, DELTA)
+    return guard.gate.seen.losses(names), guarantee.epsilon()
 
 
 def mu_of(claim) -> float:

@@ -1,6 +1,7 @@
 """What one kind of run can do, all can: replay, evidence, status, observers, report, resume."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import shutil
@@ -187,6 +188,15 @@ def test_a_folder_is_of_one_run(kind, tmp_path):
     dpftrl.Run(tmp_path / 'run', claim)
 
 
+@every_kind
+def test_a_report_goal_stays_and_the_refusal_says_what_to_do(kind, tmp_path):
+  kind(tmp_path / 'run', 2)
+  claim = dataclasses.replace(dpftrl.open_run(tmp_path / 'run').claim, report_goal=4)
+  with pytest.raises(ValueError, match='report_goal=4: .* learning rate of the server by 3/4'):
+    dpftrl.Run(tmp_path / 'run', claim)
+  assert kind(tmp_path / 'run', 6).next_round == 6
+
+
 def test_an_own_loop_in_tff_covers_its_bits(tmp_path):
   pytest.importorskip('tensorflow_federated')
   process, aggregator, _ = process_of_tff()
@@ -238,3 +248,18 @@ def test_a_round_releases_once_and_ends_with_its_block(tmp_path):
     None,
     'NoneType',
   )
+
+
+def test_the_end_of_a_block_ends_no_round_but_its_own(tmp_path):
+  """A later round may begin as soon as one has released, or been refused, also in other threads."""
+  with dpftrl.Run(tmp_path / 'run', CLAIM, delta=1e-6) as run:
+    with contextlib.ExitStack() as later:
+      with run.round(['a']) as first:
+        first.released()
+        second = later.enter_context(run.round(['b']))
+      with pytest.raises(ValueError, match='round 1 is still open'), run.round(['c']):
+        pass
+      with pytest.raises(ValueError, match='round 0 is not open'):
+        first.fail()
+      second.released()
+    assert run.next_round == 2

@@ -254,7 +254,9 @@ def test_a_round_that_was_killed_as_it_was_written_leaves_a_table(tmp_path, plac
         patch.setattr(released.os, 'fsync', lambda *_: (_ for _ in ()).throw(OSError(5, 'no')))
       else:
         patch.setattr(
-          aggregator._table._mark, 'write', lambda *_, **__: (_ for _ in ()).throw(OSError(5))
+          aggregator._noised.table._mark,
+          'write',
+          lambda *_, **__: (_ for _ in ()).throw(OSError(5)),
         )
       with pytest.raises(OSError):
         run_rounds(aggregator, 1)
@@ -262,7 +264,7 @@ def test_a_round_that_was_killed_as_it_was_written_leaves_a_table(tmp_path, plac
       run_rounds(aggregator, 1)
   with opened(tmp_path, **ADAPTING) as aggregator:
     run_rounds(aggregator, 1)
-    rounds = list(aggregator._table.columns()['loss'])
+    rounds = list(aggregator._noised.table.columns()['loss'])
   assert rounds == ([0, 1, 3, 4] if place == 'before the line' else [0, 1, 2, 3])
 
 
@@ -305,7 +307,7 @@ def test_a_flipped_bit_of_the_table_is_refused_or_harmless(tmp_path, sample):
   with opened(tmp_path, **ADAPTING) as aggregator:
     run_rounds(aggregator, 3)
     expected = aggregator.metrics(), aggregator.clip_norm
-    run, made = aggregator.guard.log.run, aggregator._released
+    run, made = aggregator.guard.log.run, aggregator._noised.coordinates
   for path in (tmp_path / released.NAME, tmp_path / 'released.mark'):
     content = path.read_bytes()
     bits = np.random.default_rng(0).permutation(8 * len(content))[:sample]
@@ -344,9 +346,9 @@ def test_released_means_have_the_stated_deviation(window, tmp_path):
       with aggregator.round(range(4 * t, 4 * t + 4)) as round_:
         for _ in range(4):
           round_.add(update(0.0))
-    rows = aggregator._table._rounds
+    rows = aggregator._noised.table._rounds
     values = np.array([np.mean([rows[t][name] for t in window]) for name in bounds])
-    stddev = aggregator._released.stddevs(list(window))['m0']
+    stddev = aggregator._noised.coordinates.stddevs(list(window))['m0']
   square = (values**2).sum() / stddev**2
   low, high = scipy.stats.chi2(400).interval(1 - 1e-6)
   assert low < square < high

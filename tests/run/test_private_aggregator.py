@@ -224,7 +224,7 @@ WRONG = {
   'a device that is a list': (lambda a: entered(a, 'abc', 0, [['a']]),
     'device_id must be text or a whole number, got a list'),
   'a closed aggregator': (lambda a: (a.close(), entered(a, 'ab', 2)),
-    'the aggregator is closed; make it again'),
+    'the run is closed; open it again'),
   'an update after it was closed': (
     lambda a: (
       entered(a, 'ab', 2), begun := a.round(list('cd')).begin(), a.close(), begun.add(update())
@@ -394,7 +394,7 @@ def test_a_log_or_noise_that_was_put_back_gives_no_row_twice(tmp_path):
     opened(folder)
   with opened(folder, moved=True) as aggregator:
     assert aggregator.next_round == 2
-    assert aggregator._rows.next_row == 2
+    assert aggregator._noised.rows.next_row == 2
 
 
 def test_a_whole_log_that_was_put_back_is_a_copy(tmp_path):
@@ -435,7 +435,7 @@ def test_a_process_that_was_held_up_as_it_wrote_the_mark_is_no_copy(
 
     with pytest.raises(Killed):
       aggregator.round(list('cd')).begin()
-  aggregator._rows.close()
+  aggregator._noised.rows.close()
   aggregator.guard.log.release()
   if is_refused:
     with pytest.raises(mark.LostStateError, match='is a copy'):
@@ -541,7 +541,7 @@ def test_a_cohort_that_is_refused_reserves_nothing(tmp_path):
 def test_a_round_that_is_ending_cannot_fail(tmp_path, monkeypatch):
   """Nor can another begin, whose updates would enter its sum."""
   with opened(tmp_path / 'run') as aggregator:
-    round_, mean = aggregator.round(['a', 'b']).begin(), aggregator._release
+    round_, mean = aggregator.round(['a', 'b']).begin(), aggregator._noised.release
     for seed in range(2):
       round_.add(update(seed))
     is_ending, may_go_on, told = threading.Event(), threading.Event(), []
@@ -552,11 +552,11 @@ def test_a_round_that_is_ending_cannot_fail(tmp_path, monkeypatch):
       return mean(*given)
 
     def fail():
-      with pytest.raises(ValueError, match='the round is not open') as raised:
+      with pytest.raises(ValueError, match='round 0 is not open') as raised:
         round_.fail()
       told.append(raised)
 
-    monkeypatch.setattr(aggregator, '_release', slow)
+    monkeypatch.setattr(aggregator._noised, 'release', slow)
     threads = [threading.Thread(target=target) for target in (round_.end, fail)]
     threads[0].start()
     assert is_ending.wait(60)

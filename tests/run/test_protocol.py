@@ -232,7 +232,7 @@ class Aggregator:
 
   def abandon(self) -> None:
     """Leaves what the end of the process would leave."""
-    self._aggregator._rows.close()
+    self._aggregator._noised.rows.close()
     self._aggregator.guard.log.release()
 
 

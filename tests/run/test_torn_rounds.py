@@ -134,7 +134,7 @@ def test_threads_that_an_interrupt_left_behind_add_to_no_later_round(monkeypatch
 def test_an_interrupt_while_a_round_begins_leaves_no_round_open(tmp_path, error, monkeypatch):
   with opened(tmp_path) as aggregator:
     with monkeypatch.context() as patch:
-      patch.setattr(aggregator._observers, 'begin', lambda *_: (_ for _ in ()).throw(error))
+      patch.setattr(aggregator._turns.observers, 'begin', lambda *_: (_ for _ in ()).throw(error))
       with pytest.raises(error):
         with aggregator.round([0]):
           pass

@@ -56,9 +56,12 @@ def load(
 ) -> federated_text.Dataset:
   """The data set: all sentences have `length` words and all words are known."""
   counts = dict(
-    num_clients=num_clients, sentences_per_client=sentences_per_client, length=length,
-    vocabulary_size=vocabulary_size, num_test_sentences=num_test_sentences,
-  )  # fmt: skip
+    num_clients=num_clients,
+    sentences_per_client=sentences_per_client,
+    length=length,
+    vocabulary_size=vocabulary_size,
+    num_test_sentences=num_test_sentences,
+  )
   for name, value in counts.items():
     if value < 1:
       raise ValueError(f'{name} must be at least 1, got {value}')

@@ -151,11 +151,11 @@ class ThreadLock:
 
 
 def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
-  """Lets one thread at a time into such methods of an object, by its `_lock`."""
+  """Lets one thread at a time into such methods of an object, by its `lock`."""
 
   @functools.wraps(method)
   def locked(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-    with cast(Any, args[0])._lock:
+    with cast(Any, args[0]).lock:
       return method(*args, **kwargs)
 
   return locked

@@ -48,7 +48,7 @@ class TrainingRun(live_run.LiveRun):
     *,
     max_rounds: int,
     process: processes.RoundProcess,
-    observers: observer.Observer,
+    observers: observer.Observers,
     say: Callable[[str], None] = lambda line: None,
     machines: Callable[[], str] = lambda: '',
     published: int = 0,
@@ -71,7 +71,6 @@ class TrainingRun(live_run.LiveRun):
     self._last, self._is_open = max_rounds, False
     self.process, self.say, self.machines = process, say, machines
     self.trained: Any = None
-    self._watching = observers
     observers.begin(self)
     with contextlib.ExitStack() as undo:
       # Two processes at one run would put a row of noise into two sums.
@@ -81,7 +80,7 @@ class TrainingRun(live_run.LiveRun):
       durable.remove_leftovers(stored_in.parent)
       initial = process.initialize()
       self._stored = checkpoints.CheckpointFolder(stored_in, initial)
-      super().__init__(folder, claim, delta=delta, max_epsilon=max_epsilon, **options)
+      super().__init__(folder, claim, observers, delta=delta, max_epsilon=max_epsilon, **options)
       self._is_open = True
       undo.callback(self.guard.log.release)
       self._last = min(max_rounds, super().max_rounds)
@@ -109,7 +108,7 @@ class TrainingRun(live_run.LiveRun):
   def close(self) -> None:
     """Turns the log into one Parquet file, and lets another process use the folder."""
     try:
-      super().close()
+      self.guard.close()
     finally:
       self._unlocked.close()
 
@@ -127,7 +126,8 @@ class TrainingRun(live_run.LiveRun):
         call.
       should_stop: returns whether the run ends before its next round, by what was released.
     """
-    latest, begun, log, watching = self.checkpoint, self.next_round, self.guard.log, self._watching
+    latest, begun, log = self.checkpoint, self.next_round, self.guard.log
+    watching = self._turns.observers
     gate: Any = self.guard.gate
     retraced: Any = self.claim.answers.gate(self.claim.strategy)
     spellings = id_spellings.RecordedSpellings()

@@ -100,9 +100,11 @@ def test_its_own_guarantee_is_that_of_guards_and_statements(tmp_path):
   epsilon = dpftrl.account(BLT, Dearer(6), noise_multiplier=3.0, delta=1e-6).epsilon()
   claim = dpftrl.Claim(strategy=BLT, noise_multiplier=3.0, participation=Dearer(6))
   assert claim.guarantee(Dearer(6), 1e-6).epsilon() == epsilon
-  with guards.Guard(claim, 1e-6, log=tmp_path / 'participation.parquet') as guard:
+  with guards.Guard(claim, 1e-6, 0.999 * epsilon, log=tmp_path / 'less.parquet') as guard:
+    assert guard.max_rounds == 5
+  with guards.Guard(claim, 1e-6, epsilon, log=tmp_path / 'participation.parquet') as guard:
     guard.admit(['a'])
-    assert guard.epsilon(6) == epsilon
+    assert guard.max_rounds == 6
   claim.save(tmp_path)
   assert dpftrl.replay(tmp_path, delta=1e-6).declared.guarantee.epsilon() == epsilon
 

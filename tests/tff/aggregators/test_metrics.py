@@ -71,7 +71,7 @@ def test_rounds_release_what_any_loop_releases(clip_norm, noise_multiplier, tmp_
       assert measured['clip_norm'] == pytest.approx(round_.clip_norm, rel=1e-6)
       for name in BOUNDS:
         assert measured['metrics'][name] == pytest.approx(round_.metrics[name], rel=1e-5, abs=1e-5)
-        stddev = expected._released.stddevs([t])[name]
+        stddev = expected._noised.coordinates.stddevs([t])[name]
         assert measured['metrics_stddev'][name] == pytest.approx(stddev, rel=1e-5)
 
 
