@@ -104,7 +104,7 @@ def _marked(ids: pa.Array, marks: pa.Array) -> tuple[int, str] | None:
     return None
   value = ids[index].as_py()
   shown = messages.quoted(value.decode() if isinstance(value, bytes) else value)
-  return index, f'device_id is {MARK}, {shown}'
+  return index, f'is {MARK}, {shown}'
 
 
 def _broken(raw: pa.Array) -> tuple[int, str] | None:
@@ -118,7 +118,7 @@ def _broken(raw: pa.Array) -> tuple[int, str] | None:
     return None
   for value in pc.unique(raw.slice(0, wrong[0] + 1) if wrong.size else raw).to_pylist():
     if reason := _fault(value):
-      return pc.index(raw, pa.scalar(value, raw.type)).as_py(), f'device_id {reason}'
+      return pc.index(raw, pa.scalar(value, raw.type)).as_py(), reason
   return None
 
 
@@ -155,7 +155,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 def _refuse(fault: tuple[int, str] | None, name: str) -> None:
   if fault:
-    raise ValueError(f'{name}: at {fault[0]}, {fault[1]}')
+    raise ValueError(f'{name}: at {fault[0]}, device_id {fault[1]}')
 
 
 def _fault(value: bytes) -> str | None:

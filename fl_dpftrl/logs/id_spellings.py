@@ -87,7 +87,7 @@ class Spellings:
       return None
     index = pc.index(pc.is_in(ids, value_set=unique.filter(pa.array(wrong))), True).as_py()
     shown = messages.quoted(ids[index].as_py())
-    return index, f'device_id {why}, {shown}; write each device in one spelling'
+    return index, f'{why}, {shown}; write each in one spelling'
 
   @property
   def has_faults(self) -> bool:

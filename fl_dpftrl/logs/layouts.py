@@ -1,27 +1,17 @@
 """Layout of another system's log: its columns, first round and marks of missing data."""
 
-import re
-import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
-from fl_dpftrl.logs import id_columns, limits, refusals
+from fl_dpftrl.logs import id_columns, limits, table_columns
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.text import messages
 
 NAMES = ('round', 'device_id')
-_PARTITION = re.compile(r'([^=/]+)=([^/]*)')
-_DELIMITERS = (',', '\t', ';')
-_WHOLE = re.compile(r'-?[0-9]{1,18}')
-_NONE = '__HIVE_DEFAULT_PARTITION__'
 
 
 class Layout(NamedTuple):
   """Names, first round and marks of missing data of a log.
-
-  A folder that is named KEY=VALUE gives its files a column KEY, unless they have one.
 
   Attributes:
     round: name of the column of rounds.
@@ -54,29 +44,12 @@ class Layout(NamedTuple):
     missing = (marks,) if self.own_marks else self.missing
     return Layout(round_name, id_name, self.first_round, missing)
 
-  def columns(self, path: str, names: Sequence[str]) -> tuple[dict[str, str], dict[str, int | str]]:
-    """Returns the names of `round` and `device_id` in a file; and those that its folders give."""
-    folders = partitions(path)
-    folder_values: dict[str, int | str] = {
-      own: folders[name]
-      for own in NAMES
-      if (name := getattr(self, own)) in folders and name not in names
-    }
-    if 'round' in folder_values:
-      text = str(folder_values['round'])
-      if not _WHOLE.fullmatch(text):
-        raise refusals.LogError(
-          f'{path}: round must be a whole number, but its folder says {messages.quoted(text)}'
-        )
-      folder_values['round'] = int(text)
-    in_file = {own: getattr(self, own) for own in NAMES if own not in folder_values}
-    refusals.check_names(path, names, tuple(in_file.values()))
-    return in_file, folder_values
-
-  def renamed(self, names: Sequence[str]) -> list[str]:
-    """Returns a file's names with `round` and `device_id` in place of its own for them."""
-    standard_names = {self.round: NAMES[0], self.device_id: NAMES[1]}
-    return [standard_names.get(name, f'other {name}' if name in NAMES else name) for name in names]
+  @property
+  def columns(self) -> table_columns.TableColumns:
+    """The columns of a log in its files."""
+    kinds = dict(zip(NAMES, (table_columns.ROUND, table_columns.IDS)))
+    names = dict(zip(NAMES, (self.round, self.device_id)))
+    return table_columns.TableColumns(kinds, names, self.first_round, self.missing, has_flags=True)
 
 
 PLAIN = Layout()
@@ -104,29 +77,3 @@ def parse(
   if result.round == result.device_id:
     raise ValueError(f'columns={messages.quoted(columns)} names one column twice')
   return result
-
-
-def partitions(path: str) -> dict[str, str]:
-  """Returns the columns that the folders of a file give, by their names KEY=VALUE."""
-  result = {}
-  for folder in path.split('/')[:-1]:
-    if match := _PARTITION.fullmatch(folder):
-      try:
-        result[match[1]] = (
-          '' if match[2] == _NONE else urllib.parse.unquote(match[2], errors='strict')
-        )
-      except UnicodeDecodeError as e:  # Two of them must not become one text.
-        raise refusals.LogError(f'{path}: the name of its folder is not UTF-8, {e}') from None
-  return result
-
-
-def repeated(folder_values: Mapping[str, int | str], num_rows: int) -> dict[str, pa.Array]:
-  """Returns the columns that folders give, for so many rows."""
-  kinds = {'round': pa.int64(), 'device_id': pa.large_string()}
-  return {own: pa.array([value] * num_rows, kinds[own]) for own, value in folder_values.items()}
-
-
-def delimiter(head: bytes) -> str:
-  """Returns what separates a CSV head's names: a comma, or what stands in its place."""
-  bare = re.sub(rb'"[^"]*"', b'', head)
-  return next((d for d in _DELIMITERS if d.encode() in bare), ',')

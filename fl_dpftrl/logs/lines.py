@@ -5,6 +5,7 @@ for one row, as after a stray quotation mark, would hide participations.
 """
 
 import io
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NoReturn
 
@@ -12,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from fl_dpftrl.logs import layouts, limits, refusals
+from fl_dpftrl.logs import limits, refusals, table_columns
 from fl_dpftrl.support.text import messages
 
 _BLOCK = 1 << 24  # bytes
 _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
+_DELIMITERS = (',', '\t', ';')
 
 
 class CsvReader:
@@ -27,7 +29,7 @@ class CsvReader:
 
   metadata: dict[str, str] = {}  # noqa: RUF012
 
-  def __init__(self, path: str, file: BinaryIO, layout: layouts.Layout = layouts.PLAIN):
+  def __init__(self, path: str, file: BinaryIO, columns: table_columns.TableColumns):
     """Opens a file, which must be seekable; LogError, OSError or pa.ArrowException if it fails."""
     self._path = path
     self._file = file
@@ -35,17 +37,20 @@ class CsvReader:
     self._check_lengths(head, 1)
     if head.count(b'\r') != head.count(b'\r\n') or not head.strip():
       raise refusals.LogError(f'{path}: begins with no line of names')
-    self._parsing = pa_csv.ParseOptions(delimiter=layouts.delimiter(head), newlines_in_values=False)
+    self._parsing = pa_csv.ParseOptions(delimiter=_delimiter(head), newlines_in_values=False)
     table = pa_csv.read_csv(io.BytesIO(head), parse_options=self._parsing)
     if table.num_rows:
       raise refusals.LogError(f'{path}: its names are not in one line')
     self.names: list[str] = table.schema.names
     self._start = len(head)
-    in_file, self._folder_values = layout.columns(path, self.names)
-    self._columns = list(in_file)
-    self._names = layout.renamed(self.names)
+    self._columns = columns
+    self._in_file, self._folder_values = columns.placed(path, self.names)
+    self._names = columns.renamed(self.names)
     id_type = pa.large_string() if file.read(1) else pa.null()
-    self.schema = pa.schema([('round', pa.int64()), ('device_id', id_type)])
+    self.schema = pa.schema(
+      (name, pa.int64() if kind == table_columns.ROUND else id_type)
+      for name, kind in columns.kinds.items()
+    )
 
   def tables(self) -> Iterator[pa.Table]:
     """Yields its rows in order; raises like the constructor."""
@@ -99,31 +104,31 @@ class CsvReader:
     if block.startswith(_BYTE_ORDER_MARK):
       self._refuse(first_row, 'begins with a byte order mark')
     # As bytes: what is no text is refused by the row, with the id.
-    kinds = {name: pa.large_binary() for name in self._columns}
+    types = {name: pa.large_binary() for name in self._in_file}
     table = pa_csv.read_csv(
       io.BytesIO(block),
       read_options=pa_csv.ReadOptions(column_names=self._names),
       parse_options=self._parsing,
       convert_options=pa_csv.ConvertOptions(
-        include_columns=self._columns, column_types=kinds, strings_can_be_null=False
+        include_columns=list(self._in_file), column_types=types, strings_can_be_null=False
       ),
     )
     self._count(block, table.num_rows, first_row)
-    columns: dict[str, Any] = layouts.repeated(self._folder_values, table.num_rows)
-    if 'round' not in columns:
-      rounds = table.column('round')
-      odd = pc.invert(pc.match_substring_regex(rounds, r'^-?[0-9]{1,18}$'))
-      if (index := pc.index(odd, True).as_py()) >= 0:
-        text = rounds[index].as_py().decode(errors='backslashreplace')
-        self._refuse(
-          first_row + index, f'round must be a whole number, got {messages.quoted(text)}'
-        )
-      columns['round'] = rounds.cast(pa.large_string()).cast(pa.int64())
-    if 'device_id' not in columns:
-      ids = table.column('device_id').chunks
-      views = [chunk.view(pa.large_string()) for chunk in ids]
-      columns['device_id'] = pa.chunked_array(views, pa.large_string())
-    return pa.table([columns[name] for name in layouts.NAMES], schema=self.schema)
+    columns: dict[str, Any] = self._columns.repeated(self._folder_values, table.num_rows)
+    for name in self._in_file:
+      if self._columns.kinds[name] == table_columns.ROUND:
+        columns[name] = self._whole_numbers(name, table.column(name), first_row)
+      else:
+        views = [chunk.view(pa.large_string()) for chunk in table.column(name).chunks]
+        columns[name] = pa.chunked_array(views, pa.large_string())
+    return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
+
+  def _whole_numbers(self, name: str, texts: pa.ChunkedArray, first_row: int) -> pa.ChunkedArray:
+    odd = pc.invert(pc.match_substring_regex(texts, r'^-?[0-9]{1,18}$'))
+    if (index := pc.index(odd, True).as_py()) >= 0:
+      text = texts[index].as_py().decode(errors='backslashreplace')
+      self._refuse(first_row + index, f'{name} must be a whole number, got {messages.quoted(text)}')
+    return texts.cast(pa.large_string()).cast(pa.int64())
 
   def _refuse_blank(self, block: bytes, first_row: int) -> None:
     """Raises LogError for a blank line: in a file of one column, it is a row without a value."""
@@ -149,3 +154,9 @@ class CsvReader:
       f'{self._path}: {len(lines)} lines from row {first_row} on hold'
       f' {num_rows} rows, so that rows would be missed'
     )
+
+
+def _delimiter(head: bytes) -> str:
+  """Returns what separates a CSV head's names: a comma, or what stands in its place."""
+  bare = re.sub(rb'"[^"]*"', b'', head)
+  return next((d for d in _DELIMITERS if d.encode() in bare), ',')

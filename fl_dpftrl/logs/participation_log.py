@@ -13,7 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.logs import keys, layouts, ledger_format, ledger_reader, limits, readers, refusals
+from fl_dpftrl.logs import (
+  keys,
+  layouts,
+  ledger_format,
+  ledger_reader,
+  limits,
+  readers,
+  refusals,
+  table_columns,
+)
 from fl_dpftrl.support.files import mark, paths
 from fl_dpftrl.support.text import messages
 
@@ -166,15 +175,24 @@ def read_log(
   Args:
     paths: one or more files, folders or globs, the shards of one log.
   """
-  if isinstance(paths, (str, os.PathLike)):
-    paths = [paths]
-  sources = [readers.Source(path, layout) for path in find(paths)]
-  shards = tuple(map(_open, sources))
+  sources = opened(paths, layout.columns)
+  shards = tuple(map(_shard, sources))
   for shard in shards[1:]:
     _check_agreement(shards[0], shard)
-  _check_types(shards)
+  readers.check_types({s.path: pa.schema([('device_id', s.id_type)]) for s in shards})
   n, assumed = _num_rounds(shards, sources, num_rounds)
   return Log(shards, n, tuple(assumed), bool(assumed), layout)
+
+
+def opened(
+  names: Path | Sequence[Path], columns: table_columns.TableColumns
+) -> list[readers.Source]:
+  """Returns the files that paths, folders and globs name; LogError for another format."""
+  paths = find([names] if isinstance(names, (str, os.PathLike)) else names)
+  for path in paths:
+    if pathlib.PurePath(path).suffix not in readers.SUFFIXES:
+      raise refusals.LogError(f'{path}: must end in {_SUFFIXES}; {_CONVERT}')
+  return [readers.Source(path, columns) for path in paths]
 
 
 def find(names: Sequence[Path]) -> list[str]:
@@ -248,21 +266,19 @@ def _in_folder(folder: str) -> list[str]:
   return files
 
 
-def _open(source: readers.Source) -> Shard:
-  path = source.path
-  if (suffix := pathlib.PurePath(path).suffix) not in readers.SUFFIXES:
-    raise refusals.LogError(f'{path}: must end in {_SUFFIXES}; {_CONVERT}')
-  id_type, metadata, names = readers.head(source)
+def _shard(source: readers.Source) -> Shard:
+  path, suffix = source.path, pathlib.PurePath(source.path).suffix
+  schema, metadata, names = readers.head(source)
   if suffix in (_PARQUET, ledger_format.SUFFIX):
     _check_beside(path, metadata)
-  used = {source.layout.round, source.layout.device_id}
+  used = set(source.columns.names.values())
   if keys.VERSION_KEY in metadata:  # Whose timestamps this package wrote.
     used.add('timestamp')
   return Shard(
     path,
     metadata,
     _logged_rounds(path, metadata),
-    id_type,
+    schema.field('device_id').type,
     lambda num_rounds=None: readers.tables(source, num_rounds),
     source.sha256 if suffix != ledger_format.SUFFIX else lambda: metadata[keys.CHAIN_KEY],
     tuple(name for name in names if name not in used),
@@ -312,16 +328,6 @@ def _check_agreement(first: Shard, other: Shard) -> None:
       f'{other.path}: {key} is {messages.quoted(other.claims.get(key))}, but'
       f' {messages.quoted(first.claims.get(key))} in {first.path}; they are not shards of one log'
     )
-
-
-def _check_types(shards: Sequence[Shard]) -> None:
-  """Raises LogError unless the files that have device ids have those of one type."""
-  first, *others = [s for s in shards if s.id_type != pa.null()] or shards[:1]
-  for other in others:
-    if first.id_type != other.id_type:
-      kinds = ['whole numbers' if s.id_type == pa.int64() else 'text' for s in (first, other)]
-      difference = f'device_id is {kinds[1]}, but {kinds[0]} in {first.path}'
-      raise refusals.LogError(f'{other.path}: {difference}')
 
 
 def _num_rounds(

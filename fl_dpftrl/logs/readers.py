@@ -8,7 +8,7 @@ import hashlib
 import os
 import pathlib
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO, Protocol
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from fl_dpftrl.logs import (
   lines,
   parquet,
   refusals,
+  table_columns,
   table_rows,
 )
 
@@ -60,9 +61,9 @@ class Source:
   one of the same name. A ledger may grow meanwhile, and is read up to the rounds that it had.
   """
 
-  def __init__(self, path: str, layout: layouts.Layout = layouts.PLAIN):
+  def __init__(self, path: str, columns: table_columns.TableColumns = layouts.PLAIN.columns):
     """Notes which file the name is of."""
-    self.path, self.layout = path, layout
+    self.path, self.columns = path, columns
     if path.endswith(ledger_format.SUFFIX):  # A writer in this process would lose its locks.
       return
     descriptor = self._open()
@@ -108,16 +109,33 @@ class Source:
     return digest.hexdigest()
 
 
-def head(source: Source) -> tuple[pa.DataType, dict[str, str], list[str]]:
-  """Returns the type of a file's device ids, its metadata, and the names of all columns.
+def head(source: Source) -> tuple[pa.Schema, dict[str, str], list[str]]:
+  """Returns the schema of a file's checked rows, its metadata, and the names of all columns.
 
   LogError if it cannot be read.
   """
   with _opened(source) as reader:
-    return reader.schema.field('device_id').type, reader.metadata, reader.names
+    return reader.schema, reader.metadata, reader.names
 
 
-def tables(source: Source, num_rounds: int | None) -> Iterator[pa.Table]:
+def check_types(schemas: Mapping[str, pa.Schema]) -> None:
+  """Raises LogError unless files, by their paths, have ids of one type in each column, or none."""
+  firsts: dict[str, tuple[str, pa.DataType]] = {}
+  for path, schema in schemas.items():
+    for field in schema:
+      if field.type == pa.null():
+        continue
+      first_path, first_type = firsts.setdefault(field.name, (path, field.type))
+      if field.type != first_type:
+        kinds = [
+          'whole numbers' if kind == pa.int64() else 'text' for kind in (field.type, first_type)
+        ]
+        raise refusals.LogError(
+          f'{path}: {field.name} is {kinds[0]}, but {kinds[1]} in {first_path}'
+        )
+
+
+def tables(source: Source, num_rounds: int | None = None) -> Iterator[pa.Table]:
   """Yields checked rows of a file in order; LogError for a faulty row."""
   return (flat for _, flat in _parts(source, num_rounds) if flat.num_rows)
 
@@ -125,22 +143,21 @@ def tables(source: Source, num_rounds: int | None) -> Iterator[pa.Table]:
 def last_round(source: Source) -> int:
   """Returns the last round of any cohort, also of an empty one; −1 for a file without any."""
   rounds = (table.column('round') for table, _ in _parts(source) if table.num_rows)
-  return max((pc.max(part).as_py() - source.layout.first_round for part in rounds), default=-1)
+  return max((pc.max(part).as_py() - source.columns.first_round for part in rounds), default=-1)
 
 
 def _parts(source: Source, num_rounds: int | None = None) -> Iterator[tuple[pa.Table, pa.Table]]:
   """Yields some rows at a time, as the file has them and checked."""
-  first_row, layout = 1, source.layout
+  first_row = 1
   with _opened(source, num_rounds) as reader:
     for table in reader.tables():
       flat = table_rows.checked(
         source.path,
         table,
-        reader.schema.field('device_id').type,
+        reader.schema,
+        source.columns,
         num_rounds=num_rounds,
-        first_round=layout.first_round,
         first_row=first_row,
-        missing=layout.missing,
       )
       first_row += table.num_rows
       limits.grant_time()
@@ -157,7 +174,7 @@ def _opened(source: Source, num_rounds: int | None = None) -> Iterator[_Reader]:
       yield ledger_reader.Reader(path, num_rounds)
       return
     with source.opened() as file:
-      yield _READERS[pathlib.PurePath(path).suffix](path, file, source.layout)
+      yield _READERS[pathlib.PurePath(path).suffix](path, file, source.columns)
   except refusals.LogError:
     raise
   except MemoryError as e:

@@ -1,7 +1,6 @@
 """The error for a log that cannot be believed, and checks of a file's columns."""
 
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fl_dpftrl.logs import limits
 from fl_dpftrl.support.text import messages
@@ -16,8 +15,10 @@ class LogError(ValueError):
     super().__init__(messages.one_line(message))
 
 
-def check_names(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
-  """Raises LogError unless each wanted column is there once."""
+def check_names(
+  path: str, names: Sequence[str], wanted: Sequence[str], flagged: Collection[str] = ()
+) -> None:
+  """Raises LogError unless each wanted column is there once; a flag can rename those flagged."""
   if len(names) > limits.COLUMNS:
     raise LogError(f'{path}: has more than {limits.COLUMNS} columns')
   for name in wanted:
@@ -27,11 +28,5 @@ def check_names(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
       raise LogError(
         f'{path}: has {how} column {name!r}; its columns are {shown}'
         + (f' and {len(names) - 8} more' if len(names) > 8 else '')
-        + (f'; say which it is: columns={name}=NAME' if name in ('round', 'device_id') else '')
+        + (f'; say which it is: columns={name}=NAME' if name in flagged else '')
       )
-
-
-def renamed(error: LogError, name: str, actual_name: str) -> LogError:
-  """Returns an error with another name of its column, whose marks no flag changes."""
-  text = re.sub(rf'((?:, row \d+)?: (?:has no )?){name}\b', rf'\1{actual_name}', str(error))
-  return LogError(text.removesuffix(MARK_HINT))

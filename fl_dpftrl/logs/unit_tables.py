@@ -21,11 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl.logs import id_spellings, layouts, limits, participation_log, refusals
+from fl_dpftrl.logs import id_spellings, participation_log, readers, refusals, table_columns
 from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 
 DEVICE_ID, UNIT_ID, FROM_ROUND = 'device_id', 'unit_id', 'from_round'
+_KINDS = {DEVICE_ID: table_columns.ID, UNIT_ID: table_columns.ID, FROM_ROUND: table_columns.ROUND}
 _PART_ROWS = 1 << 20
 _CITATION = re.compile('([1-9][0-9]{0,17}):([0-9a-f]{64})')
 
@@ -67,8 +68,7 @@ class UnitTable:
       spellings = id_spellings.Spellings()
       spellings.add(distinct)
       if fault := spellings.first_fault(ids):
-        why = fault[1].replace('device_id', name).replace('each device', 'each')
-        raise refusals.LogError(f'{self.path}, row {fault[0] + 1}: {why}')
+        raise refusals.LogError(f'{self.path}, row {fault[0] + 1}: {name} {fault[1]}')
 
   def __len__(self) -> int:
     return len(self.device_ids)
@@ -212,35 +212,27 @@ def opened(units: Given, first_round: int = 0) -> UnitTable:
         f'units: give files, whose rounds are counted from first_round={first_round}'
       )
     return units
-  devices, rounds, log = _column(units, DEVICE_ID, first_round)
-  owners, _, owned = _column(units, UNIT_ID, first_round)
-  shown = os.fspath(units) if isinstance(units, (str, os.PathLike)) else os.fspath(units[0])
-  others = [name for name in log.unused_columns if name != UNIT_ID]
-  if others:  # Such as when a row ends.
-    raise refusals.LogError(
-      f'{shown}: has a column {messages.quoted(others[0])}, which nothing reads: leave it out'
-    )
-  if owned.files() != log.files():
-    raise refusals.LogError(f'{shown}: was changed while it was read; read it again')
-  if len(devices) != len(owners):
-    raise refusals.LogError(f'{shown}: has lists of ids; a row has one {DEVICE_ID} and {UNIT_ID}')
-  return UnitTable(shown, devices, owners, rounds)
-
-
-def _column(
-  units: Files, name: str, first_round: int
-) -> tuple[pa.Array, np.ndarray, participation_log.Log]:
-  """Returns a column of ids, the rounds beside it, and both as a log, as which all is checked."""
-  layout = layouts.Layout(FROM_ROUND, name, first_round)
-  try:
-    log = participation_log.read_log(units, num_rounds=limits.ROUNDS, layout=layout)
-    tables = [table.select(['round', 'device_id']) for table in log.tables()]
-  except refusals.LogError as error:
-    error = refusals.renamed(refusals.renamed(error, 'round', FROM_ROUND), 'device_id', name)
-    raise error from None
+  columns = table_columns.TableColumns(_KINDS, dict(zip(_KINDS, _KINDS)), first_round)
+  sources = participation_log.opened(units, columns)
+  schemas = {}
+  for source in sources:
+    schemas[source.path], _, names = readers.head(source)
+    if unused := [name for name in names if name not in _KINDS]:  # Such as when a row ends.
+      raise refusals.LogError(
+        f'{source.path}: has a column {messages.quoted(unused[0])}, which nothing reads: leave it'
+        ' out'
+      )
+  readers.check_types(schemas)
+  tables = [table for source in sources for table in readers.tables(source)]
   if not tables:
-    raise refusals.LogError(f'{log.shards[0].path}: has no row')
+    raise refusals.LogError(f'{sources[0].path}: has no row')
   table = pa.concat_tables(tables)
-  ids = table.column('device_id').combine_chunks()
-  ids = ids.cast(pa.int64() if pa.types.is_integer(ids.type) else pa.string())
-  return ids, table.column('round').to_numpy(), log
+  devices, owners = _ids(table.column(DEVICE_ID)), _ids(table.column(UNIT_ID))
+  shown = os.fspath(units) if isinstance(units, (str, os.PathLike)) else os.fspath(units[0])
+  return UnitTable(shown, devices, owners, table.column(FROM_ROUND).to_numpy())
+
+
+def _ids(column: pa.ChunkedArray) -> pa.Array:
+  return column.combine_chunks().cast(
+    pa.int64() if pa.types.is_integer(column.type) else pa.string()
+  )

@@ -60,9 +60,9 @@ def test_the_rule(tmp_path, bad):
 def test_the_first_of_several_is_named_and_numbers_are_all_good():
   assert id_columns.first_fault(pa.array(['a', ' b', '', 'c '])) == (
     1,
-    "device_id has spaces around it, ' b'",
+    "has spaces around it, ' b'",
   )
-  assert id_columns.first_fault(pa.array(['a', '', ' b'])) == (1, 'device_id is empty')
+  assert id_columns.first_fault(pa.array(['a', '', ' b'])) == (1, 'is empty')
   assert id_columns.first_fault(pa.array(np.array([-5, 0, 2**62]))) is None
 
 
@@ -151,7 +151,7 @@ def test_bytes_that_are_no_text():
       values = [b'a'] * size
       values[place] = b'\xc3'
       fault = id_columns.first_fault(pa.array(values, pa.large_binary()))
-      assert fault == (place, r"device_id is not UTF-8, b'\xc3'")
+      assert fault == (place, r"is not UTF-8, b'\xc3'")
 
 
 def test_a_large_array_of_text_is_one_column():

@@ -100,7 +100,9 @@ def test_refused_in_one_line(tmp_path, name, content, metadata, layout, message)
 def test_lines_are_whole_however_a_file_is_cut(monkeypatch, block):
   monkeypatch.setattr(lines, '_BLOCK', block)
   plain, odd = b'0,a\n1,bb\n\n2,c\n', b'0,a\n\xef\xbb\xbf1,b\n'
-  read = lambda content: lines.CsvReader('l', io.BytesIO(files.HEAD + content)).tables()
+  read = lambda content: lines.CsvReader(
+    'l', io.BytesIO(files.HEAD + content), layouts.PLAIN.columns
+  ).tables()
   found = pa.concat_tables(read(plain))
   assert found.to_pydict() == {'round': [0, 1, 2], 'device_id': ['a', 'bb', 'c']}
   with pytest.raises(refusals.LogError, match='l, row 2: '):

@@ -77,7 +77,7 @@ def load(
   spellings = id_spellings.Spellings()
   spellings.add(pa.array(names))
   if fault := spellings.first_fault(pa.array(names)):
-    raise ValueError(f'{path}, names of clients: {fault[1]}')
+    raise ValueError(f'{path}, names of clients: one {fault[1]}')
   for warning in id_spellings.warnings(spellings.mergeable, len(names)):
     print(messages.one_line(f'{path}: {warning}'), file=sys.stderr)
   clients = {str(name): _sentences(own, length) for name, own in zip(names, contents.values())}

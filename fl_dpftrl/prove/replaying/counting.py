@@ -165,7 +165,7 @@ class Rows:
     for run in self._runs if self._spellings.has_faults else ():
       for path, first_row, table in run.log.numbered():
         if fault := self._spellings.first_fault(table.column('device_id')):
-          raise refusals.LogError(f'{path}, row {first_row + fault[0]}: {fault[1]}')
+          raise refusals.LogError(f'{path}, row {first_row + fault[0]}: device_id {fault[1]}')
     return self._spellings
 
 

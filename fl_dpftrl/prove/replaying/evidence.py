@@ -25,6 +25,7 @@ from fl_dpftrl.logs import (
   ledger_format,
   participation_log,
   refusals,
+  table_columns,
   unit_tables,
 )
 from fl_dpftrl.mechanisms.files import files
@@ -191,7 +192,7 @@ def check_run(run: opened_runs.RecordedRun) -> None:
   for shard in run.log.shards:
     if shard.path.endswith(ledger_format.SUFFIX):
       raise ValueError(f'{shard.path}: close the log first, which makes a Parquet file of it')
-    folders = layouts.partitions(os.path.abspath(shard.path))
+    folders = table_columns.partitions(os.path.abspath(shard.path))
     if {run.log.layout.round, run.log.layout.device_id} & folders.keys():
       raise ValueError(
         f'{shard.path}: a column of it may be in the names of its folders, which evidence does not'

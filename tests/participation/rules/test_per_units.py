@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import refusals, unit_tables
+from fl_dpftrl.logs import readers, refusals, unit_tables
 from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.run import guards
 from tests import every_family, oracle
@@ -232,11 +232,39 @@ def test_hostile_tables_are_refused_by_row(tmp_path):
     ('d1,7,0\nd2,7.0,0\n', "row 2: unit_id reads as a float, and other ids are whole.*'7.0'"),
     ('d1,7,0\nd2,p,0\nd3,07,4\n', 'row 3: unit_id has zeros or a sign before a number'),
     ('d1,p,0\n7,p,0\n07,q,0\n', 'row 3: device_id has zeros or a sign before a number'),
+    ('d1,p,10000000\n', 'row 1: from_round must be below 10000000, got 10000000'),
     ('', 'has no row'),
   ):
     path.write_text(f'device_id,unit_id,from_round\n{rows}')
-    with pytest.raises(refusals.LogError, match=words):
+    with pytest.raises(refusals.LogError, match=words) as raised:
       unit_tables.opened(path)
+    assert '--' not in str(raised.value)  # No flag changes names or marks of these columns.
+
+
+@pytest.mark.parametrize('change, words', [
+  ({'unit_id': None}, "no column 'unit_id'; its columns are 'device_id', 'from_round'$"),
+  ({'device_id': None}, "no column 'device_id'; its columns are 'unit_id', 'from_round'$"),
+  ({'unit_id': [['p'], ['q']]}, 'unit_id must be text or whole numbers, is list'),
+  ({'device_id': [['a', 'b'], ['c']]}, 'device_id must be text or whole numbers, is list'),
+  ({'unit_id': ['p', None]}, 'row 2: has no unit_id'),
+  ({'from_round': [None, 0]}, 'row 1: has no from_round'),
+  ({'from_round': ['0', '1']}, 'from_round must be whole numbers, is string'),
+  ({'unit_id': pa.array(['x' * 2000, 'y']).dictionary_encode()}, 'a unit_id is longer than 1024'),
+])  # fmt: skip
+def test_hostile_columns_are_refused_by_their_own_names(tmp_path, change, words):
+  columns = {'device_id': ['a', 'b'], 'unit_id': ['p', 'q'], 'from_round': [0, 0]}
+  columns = {name: v for name, v in (columns | change).items() if v is not None}
+  pq.write_table(pa.table(columns), tmp_path / 'owners.parquet')
+  with pytest.raises(refusals.LogError, match=words):
+    unit_tables.opened(tmp_path / 'owners.parquet')
+
+
+def test_files_of_a_table_have_ids_of_one_type(tmp_path):
+  for name, unit in (('a', 'p'), ('b', 7)):
+    columns = {'device_id': ['d' + name], 'unit_id': [unit], 'from_round': [0]}
+    pq.write_table(pa.table(columns), tmp_path / f'{name}.parquet')
+  with pytest.raises(refusals.LogError, match=r'b\.parquet: unit_id is whole numbers, but text in'):
+    unit_tables.opened(tmp_path)
 
 
 def test_a_table_has_the_same_digest_in_every_format(tmp_path):
@@ -251,15 +279,15 @@ def test_a_table_has_the_same_digest_in_every_format(tmp_path):
 
 
 def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
-  path, read = tmp_path / 'owners.csv', unit_tables._column
+  path, read = tmp_path / 'owners.csv', readers.head
   path.write_text('device_id,unit_id,from_round\nd1,p,0\nd2,q,0\n')
 
-  def swapping(units, name, *others):
-    result = read(units, name, *others)
+  def swapping(source):
+    result = read(source)
     path.write_text('device_id,unit_id,from_round\nd2,p,0\nd1,q,0\n')
     return result
 
-  monkeypatch.setattr(unit_tables, '_column', swapping)
+  monkeypatch.setattr(readers, 'head', swapping)
   with pytest.raises(refusals.LogError, match='was changed while it was read'):
     unit_tables.opened(path)
 
