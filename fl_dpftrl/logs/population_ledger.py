@@ -236,6 +236,12 @@ def _state(folder: pathlib.Path) -> tuple[object, ...]:
   return tuple(states)
 
 
+@contextlib.contextmanager
+def _opened(path: pathlib.Path) -> Iterator[sqlite3.Connection]:
+  with ledger_format.in_one_line(path), contextlib.closing(_connected(path)) as database:
+    yield database
+
+
 def _connected(path: pathlib.Path) -> sqlite3.Connection:
   """Opens a database whose journal a crash may have left; SQLite undoes what it says."""
   if not path.exists():

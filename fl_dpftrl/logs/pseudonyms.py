@@ -1,9 +1,9 @@
 """Random names of devices, so that ledgers and logs hold no id and one id can be erased.
 
-The table of names is the only file with ids. It is a database of SQLite, which erases what it
-deletes, and lies apart from the logs. A salt in a file of its own keys the hashes of erased ids: who
-was erased comes back under no other name. The file counts its changes, and a ledger cites that
-count, so that an older table is refused.
+The table of names is the only file with ids. It is a database of SQLite, which overwrites what it
+deletes, and lies apart from the logs. A salt in a file of its own keys the hashes of erased ids,
+which come back under no other name. The file counts its changes, and a ledger cites that count, so
+that an older table is refused.
 """
 
 import contextlib
@@ -100,7 +100,7 @@ class Names:
       database.executemany('INSERT INTO names VALUES (?, ?)', rows)
 
   def erase(self, ids: Iterable[Id]) -> int:
-    """Closes ids for ever, and deletes their names, in one durable step; returns how many had one."""
+    """Closes ids for ever, and deletes their names durably; returns how many had one."""
     erased = sorted(set(map(_key, ids)))
     with self._change(len(erased)) as database:
       hashes = ((self._hash(key),) for key in erased)

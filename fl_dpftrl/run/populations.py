@@ -387,8 +387,7 @@ class Population:
 
 
 SENTENCES = {
-  population_losses.SPENT: 'would pass its budget over all runs of the population: a later round may'
-  ' not',
+  population_losses.SPENT: 'would pass its budget over all runs: a later round may not',
   population_losses.LIFE: 'has no budget for any further round of any run like this one',
   population_losses.CLASS: 'has no class, and the population has no default one',
   population_losses.WITHDRAWN: 'withdrew from the population',

@@ -1,4 +1,4 @@
-"""Rounds of one run in the ledger of its population, which are there before the run's log has them."""
+"""Rounds of one run in the ledger of its population, before the log of the run has them."""
 
 import contextlib
 import dataclasses
@@ -44,7 +44,7 @@ class Reservations:
     return PopulationGate(gate, lambda *asked: self._population.reasons(self._place, *asked))
 
   def admit(self, gate: Any, column: pa.Array, at_most: int | None) -> admission.Admission:
-    """Returns who may take part in the next round, as `admission.admit` does; within `exclusive`."""
+    """Returns who may take part in the next round, as `admission.admit`; within `exclusive`."""
     names = self._population.names
     if names is None:
       return admission.admit(gate, column, at_most=at_most, spellings=self.spellings)
@@ -53,7 +53,7 @@ class Reservations:
     left = [each for each, is_closed in zip(ids, closed) if not is_closed]
     named = names.find(left)
     fresh = dict(zip(left, pseudonyms.new_names(len(left))))
-    ids_of = dict[str, Any]()
+    ids_of = dict[Any, Any]()
     for each, name in zip(left, named):
       ids_of.setdefault(name or fresh[each], each)
     candidates = [name or fresh[each] for each, name in zip(left, named)]

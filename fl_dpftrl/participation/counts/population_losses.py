@@ -1,6 +1,6 @@
 """Losses of the units of a population in all its runs, and who has budget for another row.
 
-The loss of a unit is Σ_r Q_r / σ_r², with Q_r its loss in run r, over all rows of noise of that run.
+The loss of a unit is Σ_r Q_r / σ_r², with Q_r its loss in run r over all rows of noise of that run.
 A unit of budget μ² may have another row while √loss + √Σ e_r² is at most μ, where e_r is what the
 whole numbers of each run that it is in add.
 

@@ -21,7 +21,7 @@ class PopulationBudget(promised.Promised):
   """
 
   kind: ClassVar[str] = 'population'
-  num_rounds: ClassVar[None] = None
+  num_rounds: ClassVar[None] = None  # type: ignore[misc]
   epsilons: Mapping[str, float]
   delta: float
   name: str

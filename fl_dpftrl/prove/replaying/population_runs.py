@@ -80,7 +80,7 @@ def opened(
     if record.kind == population_ledger.RESERVED:
       cohorts[record.content['run']] += [(c[0], c[1]) for c in record.content['cohorts']]
   table = None if units is None else unit_tables.opened(units)
-  runs, warnings = [], []
+  runs, warnings = list[opened_runs.RecordedRun](), list[str]()
   for place, (run, rounds) in enumerate(zip(state.runs, cohorts)):
     warnings += _compared(path, place, run)
     if rounds:
@@ -114,7 +114,7 @@ def strategy_of(folder: pathlib.Path, digest: str) -> base.Strategy:
 
 
 def _compared(path: str, place: int, run: population_claim.ReservedRun) -> Iterator[str]:
-  """Yields a warning for a run whose folder is not there; LogError for one that has other rounds."""
+  """Yields a warning for a run without its folder; LogError for one that has other rounds."""
   folder = pathlib.Path(run.folder)
   if not folder.is_dir():
     yield (
