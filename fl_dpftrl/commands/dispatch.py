@@ -26,6 +26,7 @@ COMMANDS = (
   'plan',
   'audit',
   'verify',
+  'forget',
 )
 # Other names of commands.
 _SAME = {'calibrate': 'account'}

@@ -1,5 +1,6 @@
 """Devices under random names: one can be erased, and every statement stays as it is."""
 
+import json
 import pathlib
 import shutil
 
@@ -169,3 +170,20 @@ def test_a_private_aggregator_has_ids_and_its_log_has_names(tmp_path, fleet):
         round_.add(np.ones(2), device_id=device_id)
     assert round_.mean.shape == (2,)
   assert _holding(tmp_path, 'phone-1') == ['names.db']
+
+
+def test_the_command(tmp_path, fleet, capsys):
+  from fl_dpftrl.commands import dispatch
+
+  with _run(tmp_path, fleet) as run:
+    with run.round(_IDS):
+      pass
+  (tmp_path / 'ids').write_text('phone-1\nphone-9\n')
+  flags = [f'--names={tmp_path}/names/names.db', f'--salt={tmp_path}/keys/salt']
+  dispatch.run(['forget', str(tmp_path / 'fleet'), *flags, f'--ids={tmp_path}/ids', '--json'])
+  assert json.loads(capsys.readouterr().out) == {'num_ids': 2, 'num_erased': 1}
+  assert not _holding(tmp_path / 'names', 'phone-1')
+  (tmp_path / 'ids').write_text('\n')
+  with pytest.raises(SystemExit):
+    dispatch.run(['forget', str(tmp_path / 'fleet'), *flags, f'--ids={tmp_path}/ids'])
+  assert 'has no id' in capsys.readouterr().err
