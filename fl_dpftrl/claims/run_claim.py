@@ -18,8 +18,9 @@ from fl_dpftrl.claims import extra_coordinates
 from fl_dpftrl.logs import claim_json, keys
 from fl_dpftrl.mechanisms import base, sensitivities
 from fl_dpftrl.mechanisms.files import documents, files
-from fl_dpftrl.participation import protocol, registry
+from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import adjacencies, arithmetics, guarantees
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import loss_budgets, separations
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import durable, json_files
@@ -66,7 +67,7 @@ class Claim:
   clip_norm: float | adaptive.AdaptiveClipping | None = None
   report_goal: int | None = None
   private_metrics: extra_coordinates.PrivateMetrics | None = None
-  participation: registry.Participation | None = None
+  participation: Participation | None = None
   arithmetic: arithmetics.Arithmetic = arithmetics.Arithmetic()
   void_reason: str | None = None
   not_private_metrics: tuple[str, ...] = ()
@@ -111,13 +112,12 @@ class Claim:
       keep(name, _names(name, getattr(self, name)))
 
   @property
-  def answers(self) -> protocol.Participation:
+  def answers(self) -> Participation:
     """The participation, which answers for itself; any at all where none was declared."""
-    answers: Any = self.participation or _ANY
-    return answers
+    return self.participation or _ANY
 
   @property
-  def declared(self) -> registry.Participation | None:
+  def declared(self) -> Participation | None:
     """The participation to which devices keep; None where it is drawn."""
     return None if self.is_drawn else self.participation
 
@@ -206,18 +206,18 @@ class Claim:
 
   def guarantee(
     self,
-    participation: Any,
+    participation: Participation,
     delta: float | Sequence[float],
     *,
     adjacency: str = adjacencies.ZERO_OUT,
   ) -> guarantees.Guarantee:
     """Returns the guarantee of any device of a participation, such as a schema, in the run."""
-    return compose([self], [participation], guarantees.Terms(delta, adjacency))
+    return compose([self], [registry.resolved(participation)], guarantees.Terms(delta, adjacency))
 
 
 def compose(
   claims: Sequence[Claim],
-  schemes: Sequence[Any],
+  schemes: Sequence[Participation],
   terms: guarantees.Terms,
   charged: Sequence[Sequence[int]] = (),
   disjoint: bool = False,
@@ -272,7 +272,7 @@ def spending(
 
 
 def worst_case(
-  claims: Sequence[Claim], schemes: Sequence[Any], charged: Sequence[Sequence[int]] = ()
+  claims: Sequence[Claim], schemes: Sequence[Participation], charged: Sequence[Sequence[int]] = ()
 ) -> sensitivities.Sensitivity:
   """Returns the sensitivity of any device of these participations, in units of `noise_unit`.
 

@@ -3,9 +3,13 @@
 import argparse
 
 from fl_dpftrl.commands import flags
+from fl_dpftrl.mechanisms import base
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import tuning
+from fl_dpftrl.participation.participation import Participation
+from fl_dpftrl.participation.rules import loss_budgets, separations
+from fl_dpftrl.prove.replaying import statement_parts
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
 
@@ -65,7 +69,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   curve = {'curve': figures.pop('curve')} if 'curve' in figures else {}
   result = {
     'strategy': args.strategy,
-    **participation.fields(strategy),
+    **_fields(participation, strategy),
     'noise_multiplier': guarantee.noise_multiplier,
     **figures,
     'delta': guarantee.delta,
@@ -82,6 +86,24 @@ def run(args: argparse.Namespace) -> json_files.Object:
     result['tuned'] = {**law.to_json(guarantee), 'is': law.sentence(guarantee)}
     result['assumptions'] += law.assumptions
   return result
+
+
+def _fields(participation: Participation, strategy: base.Strategy) -> json_files.Object:
+  """Returns the fields of a participation beside a guarantee."""
+  if isinstance(participation, loss_budgets.LossBudget):
+    return {
+      'num_rounds': None,
+      'min_sep': participation.min_sep,
+      'max_participations': participation.max_participations,
+      'loss_budget': participation.square(strategy),
+      'max_rounds_of_a_device': participation.most_participations(strategy),
+    }
+  fields = statement_parts.fields(participation)
+  if isinstance(participation, separations.MinSep):
+    most = {'max_participations': participation.participations}
+    return {**fields, **most, 'separation': participation.separation}
+  fields.pop('assumption', None)
+  return {'num_rounds': participation.num_rounds, **fields}
 
 
 def verdict(args: argparse.Namespace, result: json_files.Object) -> tuple[int, str] | None:

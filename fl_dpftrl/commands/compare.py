@@ -3,11 +3,11 @@
 import argparse
 import pathlib
 from collections.abc import Iterable
-from typing import Any
 
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.mechanisms import workloads
 from fl_dpftrl.participation.accounting import adjacencies
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.planning import candidate_sets, comparison
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import durable, json_files
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     watch=candidate_sets.watched(progress.say),
     target=target,
   )
-  several = len({answers.kind for answers in participations}) > 1
+  several = len({participation.kind for participation in participations}) > 1
   lines = _left_out(results.skipped, None if axis == 'epsilon' else axis, several)
   if not results.entries:
     named = f'--mechanisms={",".join(args.mechanisms)}'
@@ -130,7 +130,7 @@ def verdict(args: argparse.Namespace, result: json_files.Object) -> tuple[int, s
   return (2, f'--mechanisms: no row for {", ".join(sorted(names))}') if names else None
 
 
-def _participations(args: argparse.Namespace) -> list[Any]:
+def _participations(args: argparse.Namespace) -> list[Participation]:
   """Returns the schemas, the loss budget and the draws of the flags."""
   budget = None
   if args.loss_budget is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_dpftrl.mechanisms import base, workload_error, workloads
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import loss_budgets, separations
 from fl_dpftrl.participation.rules import sampling as schemes
 from fl_dpftrl.support import checks
@@ -221,7 +222,7 @@ def samplings(args: argparse.Namespace, num_rounds: int) -> list[Any]:
   ]
 
 
-def participation(args: argparse.Namespace, strategy: base.Strategy) -> Any:
+def participation(args: argparse.Namespace, strategy: base.Strategy) -> Participation:
   """Returns the participation of the flags: a loss budget, draws, or a schema."""
   budget = loss_budget(args)
   if args.sampling is not None and args.num_rounds is None:

@@ -206,12 +206,12 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
     return flags.NOT_KEPT, f'the guarantee is void: {result.void_reason}'
   if result.worst_case.void_reason:
     return flags.NOT_KEPT, f'the guarantee is void: {result.worst_case.void_reason}'
-  decisive = result.planned or result.parts[0]
-  if not decisive.holds:
+  planned = result.planned
+  if planned and not planned.holds:
     number = result.violations and result.violations.num_devices
     who = number and f', by {number} {result.unit}{"s" * (number > 1)}'
-    return flags.NOT_KEPT, f'{decisive.broken}{who or ""}'
-  return flags.above_budget(args, decisive.guarantee.epsilon())
+    return flags.NOT_KEPT, f'{planned.broken}{who or ""}'
+  return flags.above_budget(args, (planned or result.parts[0]).guarantee.epsilon())
 
 
 def _runs(args: argparse.Namespace) -> list[opened_runs.RecordedRun]:

@@ -2,7 +2,7 @@
 
 import sys
 
-from fl_dpftrl.prove.replaying import observed_losses, statements
+from fl_dpftrl.prove.replaying import observed_losses, participation_sentences, statements
 from fl_dpftrl.support.text import messages, roundings
 
 LONGEST = 1000  # maximum number of characters of a sentence
@@ -76,7 +76,7 @@ def _warnings(result: statements.Statement) -> list[str]:
     warnings.append(f'THE GUARANTEE IS VOID: {result.void_reason}')
   planned = result.planned
   if planned and not planned.holds:
-    warnings.append(planned.participation.warning(planned.reason))
+    warnings.append(participation_sentences.warning(planned.participation, planned.reason))
   return warnings
 
 

@@ -6,16 +6,17 @@ from typing import Any
 
 from fl_dpftrl.mechanisms import base, workload_error, workloads
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.participation import protocol, registry
+from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import adjacencies, guarantees
 from fl_dpftrl.participation.batches import num_bands as num_bands
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.support import checks
 
 
 def account(
   strategy: files.Given,
-  participation: registry.Participation,
+  participation: Participation,
   *,
   noise_multiplier: float,
   delta: float | Sequence[float],
@@ -47,13 +48,13 @@ def account(
   """
   checks.positive(noise_multiplier=noise_multiplier)
   terms = guarantees.Terms(delta, adjacency, group_size, num_coordinates)
-  strategy, answers = _checked(strategy, participation, terms)
-  return answers.guarantee(strategy, noise_multiplier, terms)
+  strategy, participation = _checked(strategy, participation, terms)
+  return participation.guarantee(strategy, noise_multiplier, terms)
 
 
 def calibrate(
   strategy: files.Given,
-  participation: registry.Participation,
+  participation: Participation,
   *,
   delta: float | Sequence[float],
   epsilon: float | None = None,
@@ -81,13 +82,13 @@ def calibrate(
       target.
   """
   terms = guarantees.Terms(delta, adjacency, group_size, num_coordinates)
-  strategy, answers = _checked(strategy, participation, terms)
-  return answers.least_noise(strategy, epsilon, rho, terms)
+  strategy, participation = _checked(strategy, participation, terms)
+  return participation.least_noise(strategy, epsilon, rho, terms)
 
 
 def _checked(
-  strategy: files.Given, participation: Any, terms: guarantees.Terms
-) -> tuple[base.Strategy, protocol.Participation]:
+  strategy: files.Given, participation: Participation, terms: guarantees.Terms
+) -> tuple[base.Strategy, Participation]:
   """Returns the strategy, resolved, and the participation, which has a guarantee of it."""
   participation = registry.resolved(participation)
   strategy = files.resolved(strategy, participation.num_rounds)
@@ -130,7 +131,7 @@ def choose(
 
 
 def least(
-  candidates: Sequence[tuple[base.Strategy, Any, float]],
+  candidates: Sequence[tuple[base.Strategy, Participation, float]],
   *,
   epsilon: float,
   watch: Callable[[int], object] = lambda place: None,

@@ -3,11 +3,10 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from fl_dpftrl.mechanisms import base, sensitivities
+from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.mechanisms.families import banded, banded_toeplitz, identity
-from fl_dpftrl.participation import cyclic, drawn, registry
+from fl_dpftrl.participation import cyclic, drawn
 from fl_dpftrl.participation.accounting import guarantees, sampled_gaussian
-from fl_dpftrl.support.files import json_files
 
 SENTENCE = (
   'the data of an example are protected (replace-one adjacency): the run is compared with the same'
@@ -69,20 +68,20 @@ class Batches(drawn.Secret, cyclic.Cyclic):
       raise ValueError(
         f'num_parts={self.num_parts} is fewer than the {bands} bands of the strategy'
       )
-    once = registry.min_sep(num_rounds=self.num_rounds, max_participations=1)
+    once = schemas.Schema(num_rounds=self.num_rounds, max_participations=1)
     norm = sensitivities.sensitivity(strategy, once)
     if norm.kind == sensitivities.LOWER_BOUND:
       raise ValueError('a guarantee needs exact column norms or an upper bound')
     return factor * norm.value
 
-  def for_bands(self, strategy: base.Strategy) -> Any:
+  def for_bands(self, strategy: base.Strategy) -> 'Batches':
     return dataclasses.replace(self, num_parts=num_bands(strategy))
 
   def problems(self, size: str | None, *, is_fixed: bool = False) -> drawn.Problems:
     """Returns a number of bands each; ValueError for a mechanism that is not banded."""
     if size != 'num_bands':
       raise ValueError('only banded mechanisms are amplified by sampled batches; any is by bins')
-    once = registry.min_sep(self.num_rounds, max_participations=1)
+    once = schemas.Schema(self.num_rounds, max_participations=1)
     return [(once, {})] if is_fixed else [(once, {size: bands}) for bands in self.candidate_bands()]
 
   def candidate_bands(self) -> tuple[int, ...]:
@@ -120,10 +119,6 @@ class Batches(drawn.Secret, cyclic.Cyclic):
         return guarantee
       # Multiplying and dividing by the norm rounds, so ε may be just above.
       multiplier, step = multiplier * (1.0 + step), 4.0 * step
-
-  def summary(self) -> json_files.Object:
-    shares = {'sampling_probability': self.sampling_probability, 'compositions': self.turns}
-    return super().summary() | shares
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

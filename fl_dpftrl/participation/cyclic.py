@@ -3,12 +3,12 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation import drawn, registry
+from fl_dpftrl.participation import drawn
 from fl_dpftrl.support import checks
 
 
@@ -60,7 +60,7 @@ class Cyclic(drawn.Drawn):
   @property
   def schema(self) -> schemas.Schema:
     """Participation schema, whatever was drawn: the turns of a part."""
-    return registry.min_sep(self.num_rounds, self.num_parts)
+    return schemas.Schema(self.num_rounds, self.num_parts)
 
   def drawer(
     self, generator: drawn.Generator, num_devices: int | None
@@ -82,7 +82,7 @@ class Cyclic(drawn.Drawn):
     """Returns the size of a batch."""
     return int(self.batch_size)
 
-  def within(self, num_rounds: int) -> Any:
+  def within(self, num_rounds: int) -> 'Cyclic':
     return dataclasses.replace(self, num_rounds=num_rounds)
 
 

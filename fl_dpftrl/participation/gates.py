@@ -1,6 +1,7 @@
 """Gates: who may take part in the next round, by the earlier rounds of each device."""
 
 import collections
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -9,6 +10,28 @@ from fl_dpftrl.participation.counts import seen
 from fl_dpftrl.support.text import messages
 
 MAX_PARTICIPATIONS, MIN_SEP, BIN, OWN = 'max_participations', 'min_sep', 'bin', 'participation'
+
+
+class Gate(Protocol):
+  """A gate: it decides by the earlier rounds of each device who may take part in the next one.
+
+  Attributes:
+    seen: participation so far, as `seen.Seen` has it: `num_rounds`, `schema` and `of(device_ids)`.
+  """
+
+  seen: Any
+
+  def reasons(self, device_ids: np.ndarray) -> np.ndarray:
+    """Returns why each device, text or int64, may not take part; '' where it may."""
+
+  def sentence(self, reason: str, last_round: int, participations: int) -> str:
+    """Returns a reason in words, which follow the device; its last round is −1 without one."""
+
+  def record(self, device_ids: np.ndarray) -> None:
+    """Records the devices of the next round, each once."""
+
+  def clear(self) -> None:
+    """Forgets all rounds."""
 
 
 class MinSepGate:

@@ -2,18 +2,18 @@
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 
 from fl_dpftrl.mechanisms import base
+from fl_dpftrl.participation.participation import Participation
 
 _PACKAGE = __package__.partition('.')[0] + '.'
 _SMALL, _MOST = 7, 512  # rounds of which every pattern is tried; of a device that comes to all
 _ROUNDING = 1e-9
 
 
-def check(participation: Any, strategy: base.Strategy) -> None:
+def check(participation: Participation, strategy: base.Strategy) -> None:
   """Raises ValueError where a pattern reaches more than the stated sensitivity.
 
   Tried are every pattern of the first 7 rounds, for a run of so many rounds too, and the pattern of
@@ -29,17 +29,22 @@ def check(participation: Any, strategy: base.Strategy) -> None:
   _compare(participation, strategy, [*patterns, _admitted(participation, strategy)])
 
 
-def _admitted(participation: Any, strategy: base.Strategy) -> np.ndarray:
+def _admitted(participation: Participation, strategy: base.Strategy) -> np.ndarray:
   """Returns the rounds of a device that comes to all."""
   gate, device_ids, rounds = participation.gate(strategy), np.zeros(1, np.int64), list[int]()
-  for t in range(min(_MOST, participation.num_rows)):
+  num_rounds = min(_MOST, participation.num_rows)
+  if gate is None:
+    return np.arange(num_rounds)
+  for t in range(num_rounds):
     is_admitted = not gate.reasons(device_ids)[0]
     gate.record(device_ids[: int(is_admitted)])
     rounds += [t] * is_admitted
   return np.array(rounds, np.int64)
 
 
-def _compare(participation: Any, strategy: base.Strategy, patterns: list[np.ndarray]) -> None:
+def _compare(
+  participation: Participation, strategy: base.Strategy, patterns: list[np.ndarray]
+) -> None:
   """Raises ValueError for a sensitivity below the norm that equal updates of a pattern reach."""
   sensitivity, reached = participation.worst_case(strategy).value, 0.0
   entries = strategy.gram_entries(participation.num_rounds or _MOST)

@@ -1,50 +1,21 @@
-"""The registry of participations, each of which says who may take part in which rounds."""
+"""The registry of participations, by their kinds, and their JSON form."""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.support.text import messages
 
-
-class Participation(Protocol):
-  """A participation: a frozen dataclass that says who may take part in which rounds.
-
-  Attributes:
-    kind: its name in a claim.
-    is_drawn: whether batches or bins are drawn, so that a round may have any number of devices.
-    is_secret: whether what was drawn must stay secret, and so the log.
-    num_rounds: n, the rounds that there may be.
-    schema: the strictest min-sep schema that every device keeps to.
-    gated: the schema by which single devices are turned away; None where none is.
-  """
-
-  kind: ClassVar[str]
-  is_drawn: ClassVar[bool]
-  is_secret: ClassVar[bool]
-
-  @property
-  def num_rounds(self) -> int: ...
-
-  @property
-  def schema(self) -> schemas.Schema: ...
-
-  @property
-  def gated(self) -> schemas.Schema | None: ...
-
-  def within(self, num_rounds: int) -> 'Participation':
-    """Returns the participation in a run that has had so many rounds."""
-
-
-_Kind = TypeVar('_Kind', bound=Any)
-KINDS: dict[str, type[Any]] = {}
+_Class = TypeVar('_Class', bound=type[Participation])
+KINDS: dict[str, type[Participation]] = {}
 """Participations by their kinds."""
 
 
-def register(cls: _Kind) -> _Kind:
+def register(cls: _Class) -> _Class:
   """Adds a participation, of a name that no other class has; this is a class decorator."""
-  if not (issubclass(cls, schemas.Schema) or hasattr(cls, 'check')):
+  if not issubclass(cls, Participation):
     raise ValueError(f'participation {cls.kind!r} must be derived from MinSep')
   if hasattr(cls, 'sensitivity') and getattr(cls, 'allows', None) is schemas.Schema.allows:
     raise ValueError(
@@ -67,17 +38,7 @@ def check(participation: Any) -> None:
     )
 
 
-def min_sep(*numbers: Any, **others: Any) -> Any:
-  """Returns a `MinSep` of these numbers, for modules that it rests on."""
-  return KINDS['min_sep'](*numbers, **others)
-
-
-def fixed(*numbers: Any, **others: Any) -> Any:
-  """Returns a `FixedSeparation` of these numbers, for modules that it rests on."""
-  return KINDS['fixed_separation'](*numbers, **others)
-
-
-def resolved(participation: Any) -> Any:
+def resolved(participation: Any) -> Participation:
   """Returns a registered participation; plain numbers, as a strategy file has them, become one.
 
   Raises:
@@ -85,16 +46,17 @@ def resolved(participation: Any) -> Any:
   """
   if type(participation) in (schemas.Schema, schemas.Fixed):
     kind = 'min_sep' if type(participation) is schemas.Schema else 'fixed_separation'
-    names = [field.name for field in dataclasses.fields(participation)]
-    return KINDS[kind](**{name: getattr(participation, name) for name in names})
+    return KINDS[kind](**vars(participation))
   check(participation)
-  return participation
+  checked: Participation = participation
+  return checked
 
 
-def to_json(participation: Any) -> dict[str, Any]:
+def to_json(participation: Participation) -> dict[str, Any]:
   """Returns the kind and the attributes of a participation."""
-  values = {f.name: getattr(participation, f.name) for f in dataclasses.fields(participation)}
-  return {'kind': participation.kind, **{n: _to_json(value) for n, value in values.items()}}
+  record: Any = participation  # A dataclass, as every rule is.
+  values = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+  return {'kind': record.kind, **{n: _to_json(value) for n, value in values.items()}}
 
 
 def _to_json(value: Any) -> Any:
@@ -105,7 +67,9 @@ def _to_json(value: Any) -> Any:
   return to_json(value) if type(value) in KINDS.values() else value
 
 
-def from_json(document: Mapping[str, Any]) -> Any:
+def from_json(document: Mapping[str, Any]) -> Participation:
   """Returns the participation of `to_json`; ValueError, KeyError or TypeError for others."""
-  values = {n: from_json(v) if isinstance(v, dict) else v for n, v in document.items()}
+  values: dict[str, Any] = {
+    n: from_json(v) if isinstance(v, dict) else v for n, v in document.items()
+  }
   return KINDS[values.pop('kind')](**values)

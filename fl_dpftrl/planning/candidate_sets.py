@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import base, workloads
+from fl_dpftrl.mechanisms import base, schemas, workloads
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.mechanisms.search import optimizers
 from fl_dpftrl.participation.rules import separations
@@ -60,7 +60,7 @@ class Skipped(NamedTuple):
 
   label: str
   reason: str
-  schema: separations.MinSep
+  schema: schemas.Schema
   kind: str = separations.MinSep.kind
 
 

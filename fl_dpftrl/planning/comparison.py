@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import base, linear_noise, sensitivities, workload_error, workloads
+from fl_dpftrl.mechanisms import (
+  base,
+  linear_noise,
+  schemas,
+  sensitivities,
+  workload_error,
+  workloads,
+)
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.participation import accountant, accounting
-from fl_dpftrl.participation import registry as participation
+from fl_dpftrl.participation import accountant, accounting, drawn, registry
 from fl_dpftrl.participation.accounting import adjacencies, gaussian
-from fl_dpftrl.participation.rules import separations
+from fl_dpftrl.participation.participation import Participation
+from fl_dpftrl.participation.rules import loss_budgets, separations
 from fl_dpftrl.planning import candidate_sets
 from fl_dpftrl.support import checks, tables
 from fl_dpftrl.support.text import messages, progress_bars
@@ -55,7 +62,7 @@ class Entry:
   """
 
   candidate: candidate_sets.Candidate
-  participation: Any
+  participation: Participation
   file: files.StrategyFile
   seconds: float
   epsilon: float | None = None
@@ -86,7 +93,7 @@ class Entry:
       ],
       'seconds': self.seconds,
     }
-    if (budget := self.participation.budget) is not None:
+    if (budget := loss_budgets.endless_budget(self.participation)) is not None:
       row['loss_budget'] = budget.square(strategy)
       row['most_participations'] = budget.most_participations(strategy)
     if self.guarantee is not None:
@@ -145,7 +152,7 @@ class Comparison:
 
 def compare(
   mechanisms: candidate_sets.Names,
-  participations: participation.Participation | Sequence[participation.Participation],
+  participations: Participation | Sequence[Participation],
   *,
   objective: str = 'max',
   workload: workloads.Workload = workloads.Workload(),
@@ -196,7 +203,7 @@ def compare(
 
 def run(
   candidates: Sequence[candidate_sets.Candidate],
-  participations: Sequence[Any],
+  participations: Sequence[Participation],
   *,
   objective: str,
   workload: workloads.Workload = workloads.Workload(),
@@ -217,24 +224,24 @@ def run(
   entries: list[Entry] = []
   skipped: list[candidate_sets.Skipped] = []
   for candidate in candidates:
-    for answers in participations:
+    for participation in participations:
       endless: list[base.Strategy] = []  # Those of all horizons.
-      for schema in _schemas(answers, horizons):
-        searched = f'{candidate.label} at {_words(answers, schema)}'
+      for schema in _schemas(participation, horizons):
+        searched = f'{candidate.label} at {_words(participation, schema)}'
         progress, start = watch(searched), time.monotonic()
         goal: Any = {'objective': objective, 'workload': workload, 'progress': progress}
         try:
-          strategies = endless or [*_searched(candidate, answers, schema, horizons, **goal)]
-          endless = strategies if answers.num_rounds is None and candidate.optimised else []
+          strategies = endless or [*_searched(candidate, participation, schema, horizons, **goal)]
+          endless = strategies if participation.num_rounds is None and candidate.optimised else []
           seconds = time.monotonic() - start
           calibrating = lambda words, searched=searched: watch(f'{searched}: {words}')
           terms = (schema, objective, workload, target, calibrating)
-          figures = _evaluated(strategies, answers, *terms)
+          figures = _evaluated(strategies, participation, *terms)
           shared: Any = {'seconds': seconds, 'report_goal': target.report_goal}
           evaluated = [Entry(candidate=candidate, **shared, **values) for values in figures]
         except candidate_sets.UNSUPPORTED as e:
           why = candidate_sets.reason(e)
-          skipped.append(candidate_sets.Skipped(candidate.label, why, schema, answers.kind))
+          skipped.append(candidate_sets.Skipped(candidate.label, why, schema, participation.kind))
           continue
         entries += evaluated
         for entry in evaluated:
@@ -242,7 +249,9 @@ def run(
   return Comparison(tuple(entries), tuple(skipped))
 
 
-def _check(participations: Sequence[Any], target: Target, horizons: Sequence[int]) -> None:
+def _check(
+  participations: Sequence[Participation], target: Target, horizons: Sequence[int]
+) -> None:
   """Raises ValueError for a target out of range, and participations that need one, or horizons."""
   epsilons, delta, adjacency, report_goal = target
   if bool(epsilons) != (delta is not None):
@@ -252,63 +261,67 @@ def _check(participations: Sequence[Any], target: Target, horizons: Sequence[int
     gaussian.effective_noise_multiplier(epsilon, delta)  # type: ignore[arg-type]
   checks.one_of((*adjacencies.ADJACENCIES, adjacencies.ADD_OR_REMOVE), adjacency=adjacency)
   checks.whole(report_goal=report_goal)
-  for answers in participations:
-    participation.check(answers)
-    if answers.num_rounds is None and not horizons:
+  for participation in participations:
+    registry.check(participation)
+    if participation.num_rounds is None and not horizons:
       raise ValueError('num_rounds, after which errors count, are needed for a run without an end')
-    if answers.budget is not None and answers.budget.squared is not None:
+    budget = loss_budgets.endless_budget(participation)
+    if budget is not None and budget.squared is not None:
       raise ValueError(
-        f'the loss budget squared={answers.budget.squared:g} buys other participations of each'
-        ' mechanism: to compare them, name it by max_participations and min_sep'
+        f'the loss budget squared={budget.squared:g} buys other participations of each mechanism:'
+        ' to compare them, name it by max_participations and min_sep'
       )
-    if answers.is_drawn and not epsilons:
-      raise ValueError(f'epsilon is needed to compare {answers.kind} with others')
+    if participation.is_drawn and not epsilons:
+      raise ValueError(f'epsilon is needed to compare {participation.kind} with others')
 
 
-def _schemas(answers: Any, horizons: Sequence[int]) -> list[separations.MinSep]:
+def _schemas(participation: Participation, horizons: Sequence[int]) -> list[schemas.Schema]:
   """Returns the schema of a participation; one for each horizon where it has no end."""
-  if answers.num_rounds is not None:
-    return [answers.schema]
-  return [separations.MinSep(n, answers.min_sep or 1, answers.max_participations) for n in horizons]
+  if participation.num_rounds is not None:
+    return [participation.schema]
+  named: Any = participation
+  return [separations.MinSep(n, named.min_sep or 1, named.max_participations) for n in horizons]
 
 
-def _words(answers: Any, schema: separations.MinSep) -> str:
+def _words(participation: Participation, schema: schemas.Schema) -> str:
   """Returns a participation in a few words."""
-  if answers.is_drawn:
-    return f'n={schema.num_rounds}, {answers.kind}'
-  most = schema.max_participations if answers.num_rounds is None else schema.participations
+  if participation.is_drawn:
+    return f'n={schema.num_rounds}, {participation.kind}'
+  most = schema.max_participations if participation.num_rounds is None else schema.participations
   return f'n={schema.num_rounds}, b={schema.min_sep}, k={most}'
 
 
 def _searched(
   candidate: candidate_sets.Candidate,
-  answers: Any,
-  schema: separations.MinSep,
+  participation: Participation,
+  schema: schemas.Schema,
   horizons: Sequence[int],
   **goal: Any,
 ) -> Iterator[base.Strategy]:
   """Yields the strategies to choose among: one, or of secret draws one for each size."""
   problems: list[tuple[Any, dict[str, Any]]] = [(schema, {})]
-  if candidate.optimised and answers.is_drawn:
-    problems = answers.problems(candidate.size, is_fixed=candidate.has_size)
-  elif candidate.optimised and answers.num_rounds is None:
-    problems = [(answers, {'horizons': (horizons[0], horizons[-1])})]
+  if candidate.optimised and isinstance(participation, drawn.Drawn):
+    problems = participation.problems(candidate.size, is_fixed=candidate.has_size)
+  elif candidate.optimised and participation.num_rounds is None:
+    problems = [(participation, {'horizons': (horizons[0], horizons[-1])})]
   for problem, options in problems:
     options = {'least_gain': _LEAST_GAIN, **options}
     strategy = candidate.find(problem, **goal, **options)
-    _with_parts(answers, strategy)  # Raises for one that is not amplified, before others follow.
+    _with_parts(participation, strategy)  # An error for one that is not amplified comes early.
     yield strategy
 
 
-def _with_parts(answers: Any, strategy: base.Strategy) -> Any:
+def _with_parts(participation: Participation, strategy: base.Strategy) -> Participation:
   """Returns the participation; batches have as many parts as the strategy has bands."""
-  return answers.for_bands(strategy) if answers.is_drawn else answers
+  if isinstance(participation, drawn.Drawn):
+    return participation.for_bands(strategy)
+  return participation
 
 
 def _evaluated(
   strategies: Sequence[base.Strategy],
-  answers: Any,
-  schema: separations.MinSep,
+  participation: Participation,
+  schema: schemas.Schema,
   objective: str,
   workload: workloads.Workload,
   target: Target,
@@ -320,17 +333,17 @@ def _evaluated(
   """
   evaluated = []
   for strategy in strategies:
-    bound = _with_parts(answers, strategy)
+    bound = _with_parts(participation, strategy)
     figures: dict[str, Any] = {'schema': schema, 'workload': workload}
-    if answers.is_drawn:
+    if participation.is_drawn:
       figures['schema'] = bound.schema
-    elif answers.num_rounds is None:
-      figures['sensitivity'] = answers.worst_case(strategy)
+    elif participation.num_rounds is None:
+      figures['sensitivity'] = participation.worst_case(strategy)
     evaluated.append((bound, files.describe(strategy, **figures)))
   if not target.epsilons:
     bound, file = evaluated[0]
     yield {'participation': bound, 'file': file}
-  if not answers.is_drawn and target.epsilons:
+  if not participation.is_drawn and target.epsilons:
     if any(file.sensitivity.kind == sensitivities.LOWER_BOUND for _, file in evaluated):
       raise ValueError(candidate_sets.LOWER_BOUND)
   terms: Any = {'delta': target.delta, 'adjacency': target.adjacency}

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.support import style
 
 LOSSES = {'rms': 'RmsLoss', 'max': 'MaxLoss'}
@@ -66,7 +67,7 @@ def _lines(entries: Sequence[Any]) -> list[str]:
   return [f'{label}, {kind}' for label, kind in zip(labels, kinds)]
 
 
-def _words(participation: Any, entries: Sequence[Any]) -> str:
+def _words(participation: Participation, entries: Sequence[Any]) -> str:
   """Returns the kind of a participation, with the sizes that no axis shows, if they differ."""
   words, same = participation.kind.replace('_', '-'), [entry.participation for entry in entries]
   for name in ('num_bins', 'num_examples', 'batch_size', 'squared'):

@@ -57,8 +57,8 @@ def optimize(
   every: list[Any] = [*schema] if isinstance(schema, Sequence) else [schema]
   plain = (schemas.Schema, schemas.Fixed)  # As strategy files have them.
   every = [registry.resolved(one) if type(one) in plain else one for one in every]
-  is_registered = all(type(answers) in registry.KINDS.values() for answers in every)
-  budget = None if is_range or not is_registered else every[0].budget
+  is_registered = all(type(one) in registry.KINDS.values() for one in every)
+  budget = None if is_range or not is_registered else loss_budgets.endless_budget(every[0])
   if budget is not None:
     every, is_range = budget.horizon_schemas(horizons), True
     if optimizer.find_range is None:
@@ -70,14 +70,15 @@ def optimize(
       raise ValueError('workload must have constant learning rates in a run without an end')
   elif horizons is not None:
     raise ValueError(f'horizons={horizons} are for a run without an end')
-  if not is_registered or not all(answers.is_min_sep for answers in every):
+  if not is_registered or not all(isinstance(one, schemas.Schema) for one in every):
     raise ValueError(f'schema must be a MinSep or a list of them, got {messages.quoted(schema)}')
   if is_range and optimizer.find_range is None:
     raise ValueError(f'mechanism={mechanism} takes one schema, got {len(every)}')
   shown = progress_bars.steps(mechanism) if progress is None else contextlib.nullcontext(progress)
   # With these sizes, several threads of linear algebra wait for each other.
   with threadpoolctl.threadpool_limits(1, user_api='blas'), shown as report:
-    goal = objective, workload, report, budget and budget.named, least_gain
+    named = None if budget is None else budget.named
+    goal = objective, workload, report, named, least_gain
     problems = [search_problem.Problem(one, *goal) for one in every]
     if is_range and optimizer.find_range is not None:
       return optimizer.find_range(problems, **size)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from fl_dpftrl.logs import id_columns, id_spellings
-from fl_dpftrl.participation import protocol
+from fl_dpftrl.participation import gates
 from fl_dpftrl.support.text import messages
 
 TWICE, SPELLING = 'twice', 'spelling'
@@ -22,7 +22,7 @@ class TurnedAway(NamedTuple):
   reason: str
   last_round: int
   participations: int
-  gate: protocol.Gate
+  gate: gates.Gate
 
   @property
   def sentence(self) -> str:
@@ -68,7 +68,7 @@ class Admission:
 
 
 def admit(
-  gate: protocol.Gate,
+  gate: gates.Gate,
   device_ids: id_columns.Ids,
   *,
   at_most: int | None = None,

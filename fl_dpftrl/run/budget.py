@@ -8,8 +8,9 @@ import numpy as np
 
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.mechanisms import base
-from fl_dpftrl.participation import accountant, registry
+from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import adjacencies, gaussian, guarantees
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import roundings
@@ -113,7 +114,7 @@ def _covariance(strategy: base.Strategy, num_rounds: int) -> np.ndarray:
 
 def least_noise(
   strategy: base.Strategy,
-  participation: registry.Participation | None,
+  participation: Participation | None,
   max_epsilon: float | None,
   delta: float | None,
   *,

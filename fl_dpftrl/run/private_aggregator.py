@@ -13,6 +13,7 @@ from fl_dpftrl.logs import id_columns, unit_tables
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import arithmetics
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import (
   admission,
@@ -68,7 +69,7 @@ class PrivateAggregator(live_run.LiveRun):
     clip_norm: float | adaptive_clipping.AdaptiveClipping,
     report_goal: int,
     folder: str | os.PathLike[str],
-    participation: registry.Participation | None = None,
+    participation: Participation | None = None,
     max_epsilon: float | None = None,
     delta: float | None = None,
     zeroing_norm: float | None = None,

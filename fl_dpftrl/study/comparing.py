@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fl_dpftrl.mechanisms import workloads
-from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting.tuning import Tuning
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.study import result_tables, running, study_tables, tuned
 from fl_dpftrl.study.cells import Cell, Run
 from fl_dpftrl.study.designs import Condition, Design, Mechanisms
@@ -89,7 +89,7 @@ def study(
   folder: str | os.PathLike[str],
   mechanisms: Mechanisms,
   epsilons: Sequence[float],
-  participation: registry.Participation,
+  participation: Participation,
   clip_norm: float,
   report_goal: int,
   delta: float = 1e-6,

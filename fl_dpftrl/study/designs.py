@@ -12,6 +12,7 @@ from fl_dpftrl.mechanisms import base, workload_error, workloads
 from fl_dpftrl.mechanisms.files import documents
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import gaussian
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.planning import candidate_sets
 from fl_dpftrl.study.result_tables import Metric
@@ -94,7 +95,7 @@ class Design:
   epsilons: tuple[float, ...]
   server_learning_rates: tuple[float, ...]
   seeds: tuple[int, ...]
-  participation: registry.Participation
+  participation: Participation
   clip_norm: float
   report_goal: int
   delta: float
@@ -133,6 +134,8 @@ class Design:
         least = f'report_goal={self.report_goal}'
         raise ValueError(f'deployment_report_goal={goal} must be at least {least}')
     registry.check(self.participation)
+    if self.participation.num_rounds is None:
+      raise ValueError('participation must have num_rounds: the runs of a study end')
     if self.participation.is_drawn and not self.participation.is_secret:
       raise ValueError(
         'participation must amplify where it is drawn, as CyclicPoisson, CyclicFixedSize and'

@@ -185,6 +185,7 @@ def test_a_run_counts_only_with_the_epsilon_of_its_noise(tmp_path, changes, stat
   ({'seeds': [0.5]}, 'seeds must be whole numbers from 0 on, got 0.5'),
   ({'clip_norm': 0.0}, 'clip_norm .* got 0'),
   ({'delta': 2.0}, 'delta .* got 2'),
+  ({'participation': dpftrl.LossBudget(squared=5.0)}, 'participation must have num_rounds'),
   ({'participation': SCHEME, 'deployment_report_goal': 99}, 'means nothing where'),
   ({'participation': 3}, 'participation must be one of'),
   ({'participation': SCHEME, 'mechanisms': ['tree_full']}, 'tree_full: amplification'),

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation import registry
 
 _DENSE = 1 << 20
 
@@ -96,7 +95,7 @@ class Totals:
   @property
   def schema(self) -> schemas.Schema:
     """The tightest schema that every device kept to; at least one round is needed."""
-    return registry.min_sep(self.num_rounds, self.min_sep, self.max_participations)
+    return schemas.Schema(self.num_rounds, self.min_sep, self.max_participations)
 
 
 class Witness(NamedTuple):

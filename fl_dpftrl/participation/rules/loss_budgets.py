@@ -3,17 +3,17 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.mechanisms.sensitivities import endless
-from fl_dpftrl.participation import promised, protocol, registry
+from fl_dpftrl.participation import promised, registry
 from fl_dpftrl.participation.counts import meter, participation_counts
+from fl_dpftrl.participation.participation import Participation, Recorded
 from fl_dpftrl.support import checks
-from fl_dpftrl.support.files import json_files
 
 SPENT, LIFE = 'loss_budget', 'life'
 """Why a device is turned away: for this round, or for ever."""
@@ -75,11 +75,6 @@ class LossBudget(promised.Promised):
       raise ValueError('the loss budget needs max_participations and min_sep, not squared')
     return self.min_sep, self.max_participations
 
-  @property
-  def budget(self) -> 'LossBudget':
-    """The loss budget of a run without an end: this one."""
-    return self
-
   def horizon_schemas(self, horizons: tuple[int, int] | None) -> list[schemas.Schema]:
     """Returns a schema for each of some horizons, from the first to the last; three a decade."""
     min_sep, max_participations = self.named
@@ -91,7 +86,7 @@ class LossBudget(promised.Promised):
       raise ValueError(f'horizons={first},{last} must be the first and the last')
     points = np.geomspace(first, last, 1 + math.ceil(_A_DECADE * math.log10(last / first)))
     return [
-      registry.min_sep(n, min(n, min_sep), max_participations)
+      schemas.Schema(n, min(n, min_sep), max_participations)
       for n in np.unique(points.round().astype(int)).tolist()
     ]
 
@@ -118,7 +113,7 @@ class LossBudget(promised.Promised):
   @property
   def schema(self) -> schemas.Schema:
     """The schema that devices keep to: none is narrower than any, whatever they cost."""
-    return registry.min_sep(schemas.LAST_ROW)
+    return schemas.Schema(schemas.LAST_ROW)
 
   @property
   def assumption(self) -> str:  # type: ignore[override]
@@ -154,7 +149,8 @@ class LossBudget(promised.Promised):
     """Returns the participations with which a device has passed its budget.
 
     Args:
-      earlier: what the device of each participation lost in earlier runs. Others: see `protocol`.
+      earlier: what the device of each participation lost in earlier runs.
+      Others: see `Participation`.
     """
     gram, square = strategy.endless_gram(), self.square(strategy)
     gram, places = gram.tabulated(int(rounds.max(initial=0)) + 1), np.arange(rounds.size)
@@ -170,55 +166,29 @@ class LossBudget(promised.Promised):
     return losses + earlier > square
 
   def contradictions(
-    self, happened: participation_counts.RunCounts, recorded: protocol.Recorded, violators: int
+    self, counts: participation_counts.RunCounts, recorded: Recorded, violators: int
   ) -> list[str]:
     """Returns that devices passed their budgets."""
     return ['devices took part in rounds with which they passed it'] if violators else []
 
-  def verdicts(self, recorded: Mapping[str, bool], holds: bool) -> tuple[str, ...]:
-    """Returns whether logs record the budget, and that it does not hold if it does not."""
-    sentences = [
-      f'{self.part}: the loss budget{of_run} '
-      + (
-        'is the one in the metadata of the log, where it was recorded before the first round'
-        if is_recorded
-        else 'was fixed before the first round; the log cannot confirm it'
-      )
-      for of_run, is_recorded in recorded.items()
-    ]
-    if not holds:
-      sentences.append('THE LOSS BUDGET DOES NOT HOLD in this log: the figures of it are void')
-    return tuple(sentences)
-
-  @property
-  def broken(self) -> str:
-    return 'the loss budget was not kept'
-
-  def warning(self, reason: str | None) -> str:
-    return f'THE LOSS BUDGET DOES NOT HOLD: {reason}; the figures of it are void'
-
-  def summary(self) -> json_files.Object:
-    """Returns the attributes of the budget, and how many earlier runs count against it."""
-    attributes = {'num_rounds': None, **dataclasses.asdict(self)}
-    return attributes | {'earlier': len(self.earlier)}
-
-  def fields(self, strategy: base.Strategy) -> json_files.Object:
-    """Returns what names the budget, B², and the most rounds of a device ever."""
-    most = self.most_participations(strategy)
-    return {
-      'num_rounds': None,
-      'min_sep': self.min_sep,
-      'max_participations': self.max_participations,
-      'loss_budget': self.square(strategy),
-      'max_rounds_of_a_device': most,
-    }
-
-  def together(self, others: Sequence[Any]) -> Any:
+  def together(self, others: Sequence[Participation]) -> Participation:
     """Returns itself, for runs to whose participations devices keep: squares of B / σ add up."""
     for other in others:
       if not isinstance(other, (LossBudget, schemas.Schema)):
         raise ValueError('runs with a loss budget and drawn ones are not composed; replay each')
     return self
+
+
+def endless_budget(participation: Participation) -> LossBudget | None:
+  """Returns the loss budget of a run without an end; None of other runs.
+
+  That of a min-sep schema without an end has the sensitivity of the schema as its B.
+  """
+  if isinstance(participation, schemas.Schema) and participation.num_rounds is None:
+    return LossBudget(
+      max_participations=participation.max_participations, min_sep=participation.min_sep
+    )
+  return participation if isinstance(participation, LossBudget) else None
 
 
 class LossGate:

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
-from fl_dpftrl.participation import promised, protocol, registry
+from fl_dpftrl.participation import promised, registry
 from fl_dpftrl.participation.counts import participation_counts
+from fl_dpftrl.participation.participation import Participation, Recorded
 from fl_dpftrl.participation.rules import loss_budgets
 from fl_dpftrl.support import checks
-from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
 
 ROWS = 'max_rows'
@@ -48,12 +48,14 @@ class PerUnit(promised.Promised):
   """
 
   kind: ClassVar[str] = 'per_unit'
-  participation: Any
+  participation: Participation
   max_rows: int = 1
   name: str = 'person'
 
   def __post_init__(self):
     checks.keep(self, functools.partial(checks.whole, 1, 1 << 20), 'max_rows')
+    if isinstance(self.participation, schemas.Schema):
+      object.__setattr__(self, 'participation', registry.resolved(self.participation))
     if not isinstance(self.participation, (schemas.Schema, loss_budgets.LossBudget)):
       raise ValueError(
         'participation must be a MinSep or a LossBudget: what is known of draws of devices does not'
@@ -69,12 +71,10 @@ class PerUnit(promised.Promised):
   num_rows = _delegated('num_rows')
   min_sep = _delegated('min_sep')
   max_participations = _delegated('max_participations')
-  schema = gated = _delegated('schema')
-  extent = _delegated('extent')
+  schema = _delegated('schema')
   needs_rows = _delegated('needs_rows')
   charges_rows = _delegated('charges_rows')
   check = _delegated('check')
-  rounds_may_follow = _delegated('rounds_may_follow')
 
   @property
   def unit(self) -> str:  # type: ignore[override]
@@ -112,7 +112,7 @@ class PerUnit(promised.Promised):
     return UnitGate(self.participation.gate(strategy), self)
 
   def wrong(self, strategy: base.Strategy, rounds: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Returns the participations that are wrong, or one too many in a round; see `protocol`."""
+    """Returns the participations that are wrong, or one too many in a round."""
     places = np.arange(rounds.size)
     again = np.append(False, (np.diff(rounds) == 0) & (np.diff(starts) == 0))
     firsts = np.maximum.accumulate(np.where(again, 0, places))
@@ -125,47 +125,31 @@ class PerUnit(promised.Promised):
     return wrong
 
   def contradictions(
-    self, happened: participation_counts.RunCounts, recorded: protocol.Recorded, violators: int
+    self, counts: participation_counts.RunCounts, recorded: Recorded, violators: int
   ) -> list[str]:
     """Returns reasons why a log contradicts it; counts are those of units."""
-    reasons = self.participation.contradictions(happened, recorded, violators)
-    if happened.max_rows > self.max_rows:
+    reasons = self.participation.contradictions(counts, recorded, violators)
+    if counts.max_rows > self.max_rows:
       reasons.append(
         f'at most {self.max_rows} devices of one {self.name} in a round were allowed, the log has'
-        f' {happened.max_rows}'
+        f' {counts.max_rows}'
       )
     return reasons
 
-  def covers(self, recorded: Any) -> bool:
+  def covers(self, other: Participation) -> bool:
     return (
-      isinstance(recorded, PerUnit)
-      and self.max_rows >= recorded.max_rows
-      and self.participation.covers(recorded.participation)
+      isinstance(other, PerUnit)
+      and self.max_rows >= other.max_rows
+      and self.participation.covers(other.participation)
     )
 
-  def adaptivity(self, end: str) -> str:
-    return self.participation.adaptivity(end).replace('device', self.name)
-
-  def assumptions(self, adjacency: str) -> tuple[str, ...]:
-    """Returns the pattern in words, and what must hold of the table."""
-    return (
-      *super().assumptions(adjacency),
-      f'{self.part}: the table of units has every device of each {self.name}, and did not depend on'
-      ' data that training protects, nor on what was released from it; the table itself is not'
-      ' protected',
-    )
-
-  def summary(self) -> json_files.Object:
-    """Returns the attributes of the participation, and r."""
-    return {**self.participation.summary(), 'unit': self.name, 'max_rows': self.max_rows}
-
-  def together(self, others: Sequence[Any]) -> Any:
+  def together(self, others: Sequence[Participation]) -> Participation:
     """Returns the participation that stands for it and those of other runs, of the same unit."""
-    for other in others:
-      if not isinstance(other, PerUnit) or other.name != self.name:
-        raise ValueError('runs whose units differ are not composed; replay each')
-    inner = self.participation.together([other.participation for other in others])
-    most = max([self.max_rows, *(other.max_rows for other in others)])
+    same = [other for other in others if isinstance(other, PerUnit) and other.name == self.name]
+    if len(same) < len(others):
+      raise ValueError('runs whose units differ are not composed; replay each')
+    inner = self.participation.together([other.participation for other in same])
+    most = max([self.max_rows, *(other.max_rows for other in same)])
     return dataclasses.replace(self, participation=inner, max_rows=most)
 
 

@@ -5,18 +5,18 @@ Poisson and fixed-size sampling draw each batch anew; shuffled batches pass over
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import base, schemas
-from fl_dpftrl.participation import batches, cyclic, drawn, log_checks, protocol, registry
+from fl_dpftrl.mechanisms import base
+from fl_dpftrl.participation import batches, cyclic, drawn, log_checks, registry
 from fl_dpftrl.participation.accounting import adjacencies, guarantees
 from fl_dpftrl.participation.batches import Batches as Batches
 from fl_dpftrl.participation.counts import participation_counts
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.participation.rules.secret_bins import SecretBins as SecretBins
 from fl_dpftrl.support import checks
-from fl_dpftrl.support.files import json_files
 
 
 @registry.register
@@ -59,8 +59,8 @@ class CyclicPoisson(Batches):
     """Returns a binomial size: with a uniform subset of it, draws of examples are independent."""
     return int(rng.binomial(self.part_size, self.sampling_probability))
 
-  def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
-    return list(log_checks.parts(happened, self))
+  def refutations(self, counts: participation_counts.RunCounts) -> list[str]:
+    return list(log_checks.parts(counts, self))
 
 
 @registry.register
@@ -87,8 +87,8 @@ class CyclicFixedSize(Batches):
     ' them, every set with the same chance and in secret; shuffled batches are not drawn so'
   )
 
-  def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
-    return [*log_checks.parts(happened, self), *log_checks.sizes(happened, self)]
+  def refutations(self, counts: participation_counts.RunCounts) -> list[str]:
+    return [*log_checks.parts(counts, self), *log_checks.sizes(counts, self)]
 
 
 @registry.register
@@ -102,7 +102,6 @@ class Shuffled(cyclic.Cyclic):
   """
 
   kind: ClassVar[str] = 'shuffled'
-  part: ClassVar[str] = protocol.SHUFFLED
   separation: ClassVar[str] = 'min'
 
   @property
@@ -111,9 +110,9 @@ class Shuffled(cyclic.Cyclic):
     return int(self.part_size // self.batch_size)
 
   @property
-  def schema(self) -> schemas.Schema:
+  def schema(self) -> separations.MinSep:
     """Participation schema: one round per pass, the closest across two passes."""
-    return registry.min_sep(
+    return separations.MinSep(
       num_rounds=self.num_rounds,
       min_sep=self.num_parts,
       max_participations=-(-self.turns // self.pass_turns),
@@ -126,11 +125,6 @@ class Shuffled(cyclic.Cyclic):
       f' of {self.pass_turns} turns has it in at most one batch; the order does not depend on the'
       ' data, and need not be secret: shuffling amplifies nothing here'
     )
-
-  @property
-  def by_schema(self) -> Any:
-    """The schema, which answers."""
-    return self.schema
 
   def batches(self, generator: drawn.Generator) -> Callable[[int], np.ndarray]:
     """Returns the function from a round to its step of the pass; orders are kept for a pass."""
@@ -148,32 +142,28 @@ class Shuffled(cyclic.Cyclic):
     return draw
 
   def check(self, strategy: base.Strategy, terms: guarantees.Terms) -> None:
-    self.by_schema.check(strategy, terms)
+    self.schema.check(strategy, terms)
 
-  def guarantee(self, *arguments: Any) -> guarantees.Guarantee:
-    return self._assumed(self.by_schema.guarantee(*arguments))
+  def guarantee(
+    self, strategy: base.Strategy, noise_multiplier: float, terms: guarantees.Terms
+  ) -> guarantees.Guarantee:
+    return self._assumed(self.schema.guarantee(strategy, noise_multiplier, terms))
 
-  def least_noise(self, *arguments: Any) -> guarantees.Guarantee:
-    return self._assumed(self.by_schema.least_noise(*arguments))
+  def least_noise(
+    self, strategy: base.Strategy, epsilon: float | None, rho: float | None, terms: guarantees.Terms
+  ) -> guarantees.Guarantee:
+    return self._assumed(self.schema.least_noise(strategy, epsilon, rho, terms))
 
   def _assumed(self, guarantee: guarantees.Guarantee) -> guarantees.Guarantee:
     first, *others = guarantee.assumptions
     return dataclasses.replace(guarantee, assumptions=(first, self.assumption, *others))
 
-  def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
-    sizes = list(log_checks.sizes(happened, self))
-    if not happened.num_devices:
+  def refutations(self, counts: participation_counts.RunCounts) -> list[str]:
+    sizes = list(log_checks.sizes(counts, self))
+    if not counts.num_devices:
       return sizes
-    parts, passes = log_checks.parts(happened, self), log_checks.passes(happened, self)
+    parts, passes = log_checks.parts(counts, self), log_checks.passes(counts, self, self.pass_turns)
     return [*parts, *sizes, *passes]
-
-  def summary(self) -> json_files.Object:
-    schema = self.schema
-    return super().summary() | {
-      'min_sep': schema.min_sep,
-      'max_participations': schema.participations,
-      'separation': self.separation,
-    }
 
 
 @registry.register
@@ -184,18 +174,18 @@ class ShuffledOnce(Shuffled):
   separation: ClassVar[str] = 'fixed'
 
   @property
-  def schema(self) -> schemas.Fixed:
+  def schema(self) -> separations.FixedSeparation:
     """Participation schema: every pass_turns turns of a part, exactly."""
-    return registry.fixed(
+    return separations.FixedSeparation(
       num_rounds=self.num_rounds,
       min_sep=self.num_parts * self.pass_turns,
       max_participations=-(-self.turns // self.pass_turns),
     )
 
-  def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
-    apart = happened.separations.values
+  def refutations(self, counts: participation_counts.RunCounts) -> list[str]:
+    apart = counts.separations.values
     wrong = apart[apart != self.schema.min_sep][:1].tolist()
-    return super().refutations(happened) + [
+    return super().refutations(counts) + [
       f'an example came back after {rounds:,} rounds, where each does after exactly'
       f' {self.schema.min_sep:,}'
       for rounds in wrong

@@ -56,7 +56,7 @@ class SecretBins(drawn.Secret):
   @property
   def schema(self) -> schemas.Schema:
     """Participation schema of a device whose bin is known."""
-    return registry.min_sep(self.num_rounds, self.num_bins)
+    return schemas.Schema(self.num_rounds, self.num_bins)
 
   gated = schema
 
@@ -67,8 +67,8 @@ class SecretBins(drawn.Secret):
     """Returns a number of bands each, or a min-sep where the size is not that."""
     numbers = sorted({-(-self.num_bins // share) for share in _SHARES})
     if size != 'num_bands':
-      return [(registry.min_sep(self.num_rounds, min_sep), {}) for min_sep in numbers]
-    once = registry.min_sep(self.num_rounds, max_participations=1)
+      return [(schemas.Schema(self.num_rounds, min_sep), {}) for min_sep in numbers]
+    once = schemas.Schema(self.num_rounds, max_participations=1)
     return [(once, {})] if is_fixed else [(once, {size: bands}) for bands in numbers]
 
   def within(self, num_rounds: int) -> 'SecretBins':
@@ -135,5 +135,5 @@ class SecretBins(drawn.Secret):
     start: Any = self.guarantee(strategy, 1e30, terms)
     return bins.calibrated(start, epsilon)
 
-  def refutations(self, happened: participation_counts.RunCounts) -> list[str]:
-    return log_checks.bins(happened, self.num_bins)
+  def refutations(self, counts: participation_counts.RunCounts) -> list[str]:
+    return log_checks.bins(counts, self.num_bins)

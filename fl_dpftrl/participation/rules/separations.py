@@ -2,15 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
-from fl_dpftrl.participation import gates, promised, protocol, registry
+from fl_dpftrl.participation import gates, promised, registry
 from fl_dpftrl.participation.counts import participation_counts
-from fl_dpftrl.participation.rules import loss_budgets
-from fl_dpftrl.support.files import json_files
+from fl_dpftrl.participation.participation import Participation, Recorded
 from fl_dpftrl.support.text import messages
 
 
@@ -34,14 +33,11 @@ class MinSep(schemas.Schema, promised.Promised):
   """
 
   kind: ClassVar[str] = 'min_sep'
-  is_min_sep: ClassVar[bool] = True
 
   @property
   def schema(self) -> 'MinSep':
     """The schema that every device keeps to: this one."""
     return self
-
-  gated = schema
 
   def within(self, num_rounds: int) -> 'MinSep':
     """Returns the schema of as many consecutive rounds; itself without an end."""
@@ -57,13 +53,6 @@ class MinSep(schemas.Schema, promised.Promised):
     return MinSep(self.num_rounds, self.min_sep, self.max_participations)
 
   @property
-  def budget(self) -> loss_budgets.LossBudget | None:
-    """The loss budget of a run without an end, whose B is the sensitivity of the schema."""
-    if self.num_rounds is not None:
-      return None
-    return loss_budgets.LossBudget(max_participations=self.max_participations, min_sep=self.min_sep)
-
-  @property
   def needs_rows(self) -> bool:
     """True for a participation from outside: counts show only separations and participations."""
     return self.is_own
@@ -72,9 +61,9 @@ class MinSep(schemas.Schema, promised.Promised):
     """Returns the sensitivity under the schema."""
     return sensitivities.sensitivity(strategy, self)
 
-  def for_claim(self, strategy: base.Strategy) -> Any:
+  def for_claim(self, strategy: base.Strategy) -> Participation:
     """Returns the schema with its largest k."""
-    promised.Promised.for_claim(self, strategy)
+    super().for_claim(strategy)
     return dataclasses.replace(self, max_participations=self.participations)
 
   def gate(self, strategy: base.Strategy) -> gates.MinSepGate:
@@ -91,61 +80,44 @@ class MinSep(schemas.Schema, promised.Promised):
     return wrong
 
   def contradictions(
-    self, happened: participation_counts.RunCounts, recorded: protocol.Recorded, violators: int
+    self, counts: participation_counts.RunCounts, recorded: Recorded, violators: int
   ) -> list[str]:
     """Returns what was allowed and what the log has, where devices did not keep to it."""
-    most = happened.max_participations
-    too_soon = most > 1 and happened.min_sep < self.min_sep
+    most = counts.max_participations
+    too_soon = most > 1 and counts.min_sep < self.min_sep
     if not (violators or too_soon or most > self.participations):
       return []
     return [
       f'at least {self.min_sep} rounds apart and at most {self.participations} participations were'
-      f' allowed, the log has {happened.min_sep} and {most}'
+      f' allowed, the log has {counts.min_sep} and {most}'
     ]
 
-  def covers(self, recorded: Any) -> bool:
-    if not isinstance(recorded, MinSep):
+  def covers(self, other: Participation) -> bool:
+    if not isinstance(other, MinSep):
       return False
-    if self.is_own or recorded.is_own:
-      return bool(recorded == self)
+    if self.is_own or other.is_own:
+      return self == other
     return bool(
-      self.num_rows >= recorded.num_rows
-      and self.min_sep <= recorded.min_sep
-      and self.participations >= recorded.participations
+      self.num_rows >= other.num_rows
+      and self.min_sep <= other.min_sep
+      and self.participations >= other.participations
     )
 
-  @property
-  def allowed(self) -> str:
-    extent = 'any number of' if self.num_rounds is None else self.num_rounds
-    return f'at most {self.participations} of {extent} rounds, at least {self.min_sep} apart'
-
-  def summary(self) -> json_files.Object:
-    """Returns the attributes of the schema."""
-    return dataclasses.asdict(self)
-
-  def fields(self, strategy: base.Strategy) -> json_files.Object:
-    """Returns the attributes, with the participations that fit, and the kind of separation."""
-    most = {'max_participations': self.participations}
-    return {**dataclasses.asdict(self), **most, 'separation': self.separation}
-
-  def together(self, others: Sequence[Any]) -> Any:
+  def together(self, others: Sequence[Participation]) -> Participation:
     """Returns the schema of all rounds, with the least min-sep and the most participations."""
     if not others:
       return self
-    every = [self, *others]
-    for other in others:
+    every: list[Participation] = [self, *others]
+    for place, other in enumerate(every):
       if not isinstance(other, MinSep):
-        return other.together([self])
-    is_endless = any(schema.num_rounds is None for schema in every)
+        return other.together([*every[:place], *every[place + 1 :]])
+    same = [schema for schema in every if isinstance(schema, MinSep)]
+    is_endless = any(schema.num_rounds is None for schema in same)
     return MinSep(
-      num_rounds=None if is_endless else sum(schema.num_rows for schema in every),
-      min_sep=min(schema.min_sep for schema in every),
-      max_participations=max(schema.participations for schema in every),
+      num_rounds=None if is_endless else sum(schema.num_rows for schema in same),
+      min_sep=min(schema.min_sep for schema in same),
+      max_participations=max(schema.participations for schema in same),
     )
-
-  def flags(self, is_recorded: bool) -> list[str]:
-    """Returns the flags of the schema, unless the log records it."""
-    return [] if is_recorded else [f'--declared_{name}={v}' for name, v in vars(self).items()]
 
 
 @registry.register
@@ -160,6 +132,6 @@ class FixedSeparation(schemas.Fixed, MinSep):
 
   kind: ClassVar[str] = 'fixed_separation'
 
-  def for_claim(self, strategy: base.Strategy) -> Any:
-    """Raises ValueError."""
+  def for_claim(self, strategy: base.Strategy) -> Participation:
+    """Raises ValueError: no gate keeps it."""
     raise ValueError(f'participation must be a MinSep, got {messages.quoted(self)}')

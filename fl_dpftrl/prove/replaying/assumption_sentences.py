@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fl_dpftrl.logs import id_columns
-from fl_dpftrl.participation import protocol
 from fl_dpftrl.participation.accounting import adjacencies, arithmetics, guarantees
-from fl_dpftrl.prove.replaying import run_facts
+from fl_dpftrl.prove.replaying import participation_sentences, run_facts, statement_parts
 
 Statement = Any
 """A `statement.Statement`, which asks for its assumptions here."""
@@ -35,7 +34,7 @@ _ARITHMETIC = {
 
 
 # Of what an assumption is; a report says those of single figures beside the figures.
-LOG, SERVER = protocol.LOG, protocol.SERVER
+LOG, SERVER = 'the log', 'the server'
 FIGURES, DEVICES = 'the figures', 'the devices'
 
 
@@ -54,7 +53,7 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
     )
   result = [(FIGURES, sentence) for sentence in figure_sentences]
   if planned:
-    subject = planned.participation.subject
+    subject = SERVER if planned.participation.is_drawn else LOG
     result += [(subject, s) for s in _planned(runs, planned, statement.adjacency)]
   if statement.worst_case.void_reason:
     result.append((FIGURES, f'NOTHING IS GUARANTEED: {statement.worst_case.void_reason}'))
@@ -132,22 +131,24 @@ def _of_releases(statement: Statement) -> list[str]:
   figures = 'worst case assumes' if statement.observed is None else 'worst case and observed assume'
   result = [f'{figures} that neither participation nor {end} depended on what was released']
   if statement.planned and statement.planned.holds:
-    result.append(statement.planned.participation.adaptivity(end))
+    result.append(participation_sentences.adaptivity(statement.planned.participation, end))
   elif statement.planned:
     result.append(f'no figure holds if what was released decided who took part, or {end}')
   return result
 
 
-def _planned(runs: Sequence[run_facts.RunFacts], planned: Any, adjacency: str) -> list[str]:
-  whole: Any = planned.participation
+def _planned(
+  runs: Sequence[run_facts.RunFacts], planned: statement_parts.Planned, adjacency: str
+) -> list[str]:
+  whole = planned.participation
   every = [whole] if len(runs) == 1 else [run.claim.answers for run in runs]
   recorded = {of_run: run.schema_in_log for of_run, run in _named(runs)}
   result = [
     f'{sentence}{of_run}'
     for of_run, participation in zip(recorded, every)
-    for sentence in participation.assumptions(adjacency)
+    for sentence in participation_sentences.assumptions(participation, adjacency)
   ]
-  return [*result, *whole.verdicts(recorded, planned.holds)]
+  return [*result, *participation_sentences.verdicts(whole, recorded, planned.holds)]
 
 
 def _noise(runs: Sequence[run_facts.RunFacts]) -> list[str]:

@@ -237,9 +237,9 @@ def _wrong(
     starts = np.maximum.accumulate(np.where(is_first, np.arange(rows.size), 0))
     spent = exposure.lost(place, rounds, owners)
     earlier = {} if spent is None else {'earlier': spent[owners[rows]]}
-    answers: Any = claim.answers
+    participation: Any = claim.answers  # A `LossBudget`, where one is charged for other runs.
     in_run = rounds[rows] - exposure.starts[place]
-    wrong[rows] = answers.wrong(claim.strategy, in_run, starts, **earlier)
+    wrong[rows] = participation.wrong(claim.strategy, in_run, starts, **earlier)
   return wrong
 
 

@@ -28,6 +28,7 @@ from fl_dpftrl.logs import (
   table_columns,
   unit_tables,
 )
+from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.prove.replaying import opened_runs, replays, statements, verification
 from fl_dpftrl.support.files import durable, json_files, paths
@@ -332,7 +333,9 @@ def _sums(folder: pathlib.Path, names: set[str]) -> Iterator[str]:
       yield f'{name} has the digest {digest}, not {stated}'
 
 
-def _strategy_differences(path: pathlib.Path, schema: Any, names: set[str]) -> Iterator[str]:
+def _strategy_differences(
+  path: pathlib.Path, schema: schemas.Schema, names: set[str]
+) -> Iterator[str]:
   """Yields what a strategy's file says beside what follows from its run; adds its files' names."""
   file, stored = files.load(path), json_files.read(path)
   names.add(path.name)

@@ -134,7 +134,7 @@ class Violations:
       shown = number - firsts[run - 1] + runs[run - 1].layout.first_round
       places.append({'run': run, 'round': shown})
     loss = spend(sensitivities.Sensitivity.from_square(tally.wrong_square, tally.exact))
-    every = [run.claim for run in runs], [run.claim.participation for run in runs]
+    every = [run.claim for run in runs], [run.claim.answers for run in runs]
     terms = guarantees.Terms(loss.deltas, loss.adjacency)
     return cls(
       num_devices=tally.violators,

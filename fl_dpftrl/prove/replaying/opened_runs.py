@@ -24,8 +24,9 @@ from fl_dpftrl.mechanisms import base
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import guarantees
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import per_units, separations
-from fl_dpftrl.prove.replaying import counted, device_tallies, traces
+from fl_dpftrl.prove.replaying import counted, device_tallies, participation_sentences, traces
 from fl_dpftrl.support.files import json_files, paths
 from fl_dpftrl.support.text import messages
 
@@ -55,7 +56,7 @@ class RecordedRun:
   tally: device_tallies.Tally | None = None
   units: unit_tables.UnitTable | None = None
   charged: tuple[int, ...] = ()
-  recorded: Any = None
+  recorded: Participation | None = None
 
   def __post_init__(self):
     if self.recorded is None:
@@ -72,7 +73,7 @@ class RecordedRun:
     elif self.claim.participation:  # Whoever made the table may have known what was released.
       object.__setattr__(self, 'claim', dataclasses.replace(self.claim, participation=None))
 
-  def _recorded(self) -> Any:
+  def _recorded(self) -> Participation | None:
     if self.stated is None:
       return self.claim.participation
     try:
@@ -96,7 +97,7 @@ class RecordedRun:
   def check_public(self) -> None:
     """Raises ValueError where no figure of the log may be published."""
     for participation in filter(None, (self.recorded, self.claim.participation)):
-      participation.check_public()
+      participation_sentences.check_public(participation)
 
   def by_unit(self, table: pa.Table) -> pa.Table:
     """Returns a row for each owner of the devices of rows; LogError for a row without one."""
@@ -114,10 +115,11 @@ class RecordedRun:
 
   def check(self, terms: guarantees.Terms) -> None:
     """Raises ValueError where no guarantee is known, or counts cannot confirm what it rests on."""
-    answers = self.claim.answers
-    answers.check(self.claim.strategy, terms)
-    if self.from_counts and answers.needs_rows:
-      raise ValueError(f'counts cannot confirm a {type(answers).__name__}; replay the log itself')
+    participation = self.claim.answers
+    participation.check(self.claim.strategy, terms)
+    if self.from_counts and participation.needs_rows:
+      kind = type(participation).__name__
+      raise ValueError(f'counts cannot confirm a {kind}; replay the log itself')
 
   @property
   def from_counts(self) -> bool:

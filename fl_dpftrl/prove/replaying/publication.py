@@ -5,6 +5,9 @@ import pathlib
 import shlex
 import sys
 
+from fl_dpftrl.participation import registry
+from fl_dpftrl.participation.participation import Participation
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.prove.replaying import statements
 
 
@@ -40,9 +43,21 @@ def command(statement: statements.Statement) -> str:
     if first.layout.own_marks is not None:
       words.append(f'--missing={first.layout.own_marks}')
     if statement.planned:
-      words += statement.planned.participation.flags(first.schema_in_log)
+      words += _flags(statement.planned.participation, first.schema_in_log)
   words += ['--units=UNITS'] if first.units else []
   words += [f'--delta={delta}' for delta in statement.deltas]
   words.append(f'--adjacency={statement.adjacency}')
   words.append(f'--group_size={statement.group_size}')
   return shlex.join(words)
+
+
+def _flags(participation: Participation, is_recorded: bool) -> list[str]:
+  """Returns the flags of `replay` that state a participation, unless a log records it."""
+  attributes = registry.to_json(participation)
+  kind = attributes.pop('kind')
+  if participation.is_drawn:
+    del attributes['num_rounds']
+    return [f'--sampling={kind}', *(f'--{name}={value}' for name, value in attributes.items())]
+  if is_recorded or not isinstance(participation, separations.MinSep):
+    return []
+  return [f'--declared_{name}={value}' for name, value in attributes.items()]

@@ -17,6 +17,7 @@ from fl_dpftrl.prove.replaying import (
   device_tallies,
   observed_losses,
   opened_runs,
+  participation_sentences,
   run_facts,
   statement_parts,
   statements,
@@ -124,7 +125,7 @@ def against_log(run: opened_runs.RecordedRun) -> Iterator[str]:
   for sentence in claim_json.differences(stated, claim_document):
     yield f'the log is of a run with the {sentence}'
   if run.recorded and run.claim.participation:
-    yield from filter(None, [run.claim.answers.voided_by(run.recorded)])
+    yield from filter(None, [participation_sentences.voided(run.claim.participation, run.recorded)])
   if run.log.layout.first_round:
     yield (
       'the log states its claim, so its rounds are counted from 0, and they were counted from'
@@ -141,24 +142,22 @@ def _planned(
   observed: guarantees.Guarantee | None,
   terms: guarantees.Terms,
   disjoint: bool,
-) -> statement_parts.Part | None:
+) -> statement_parts.Planned | None:
   """Returns the guarantee of what was declared or drawn, void where the logs contradict draws.
 
   What devices that kept to a declared participation have lost is no more than its guarantee: else
   its own sensitivity is wrong.
   """
-  run_claims: list[Any] = [run.claim for run in runs]
-  declared = [claim.declared if len(runs) > 1 else claim.participation for claim in run_claims]
-  if not all(declared):
+  run_claims = [run.claim for run in runs]
+  planned = [claim.declared if len(runs) > 1 else claim.participation for claim in run_claims]
+  every = [p.after(run.log.num_rounds) for run, p in zip(runs, planned) if p is not None]
+  if len(every) < len(runs):
     return None
-  every = [answers.after(run.log.num_rounds) for run, answers in zip(runs, declared)]
-  reasons = [
-    reason
-    for run, fact, answers in zip(runs, facts, every)
-    for reason in answers.contradictions(
-      fact.counted_units, run.stated and run.stated['participation'], tally.violators
-    )
-  ]
+  reasons = list[str]()
+  for run, fact, participation in zip(runs, facts, every):
+    counts: Any = fact.counted_units  # Known, as it is not that of a publishable statement.
+    recorded = run.stated and run.stated['participation']
+    reasons += participation.contradictions(counts, recorded, tally.violators)
   whole = every[0].together(every[1:])
   if reasons and whole.is_drawn:
     run_claims = [dataclasses.replace(claim, noise_multiplier=0.0) for claim in run_claims]
@@ -169,8 +168,8 @@ def _planned(
   if not (reasons or whole.is_drawn) and observed and tally.exact:
     if observed.mu > guarantee.mu * (1.0 + _ROUNDING):
       reasons = [statement_parts.TOO_SMALL]
-  return statement_parts.Part(
-    name=whole.part,
+  return statement_parts.Planned(
+    name=participation_sentences.part(whole),
     guarantee=guarantee,
     participation=whole,
     holds=not reasons,

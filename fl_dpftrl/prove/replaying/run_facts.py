@@ -8,6 +8,7 @@ from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import layouts
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.participation.counts import participation_counts
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import per_units, separations
 from fl_dpftrl.support.files import json_files
 
@@ -70,7 +71,7 @@ class RunFacts:
   layout: layouts.Layout = layouts.PLAIN
   unused_columns: tuple[str, ...] = ()
   claim_in_log: bool = False
-  recorded: Any = None
+  recorded: Participation | None = None
   schema_in_log: bool = False
   charged: tuple[int, ...] = ()
   num_rounds_assumed: bool = False
@@ -80,7 +81,7 @@ class RunFacts:
   log: tuple[dict[str, str], ...] | None = None
 
   @property
-  def schema(self) -> Any:
+  def schema(self) -> Participation:
     """The strictest schema that every device kept to, or every unit."""
     schema = separations.MinSep(**fields(self, 'num_rounds', 'min_sep', 'max_participations'))
     if self.units is None:

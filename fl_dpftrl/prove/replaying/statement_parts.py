@@ -3,7 +3,11 @@
 import dataclasses
 from typing import Any
 
+from fl_dpftrl.participation import batches, drawn, registry
 from fl_dpftrl.participation.accounting import guarantees
+from fl_dpftrl.participation.participation import Participation
+from fl_dpftrl.participation.rules import loss_budgets, per_units, sampling
+from fl_dpftrl.prove.replaying import participation_sentences
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
 
@@ -15,45 +19,87 @@ TOO_SMALL = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Part:
-  """One guarantee of a statement, and the participation that it is of.
-
-  That of declared schemas is of all declared rounds, also where a run ended earlier: what such a
-  run released is part of what all of its rounds would have released, whatever ended it.
+  """One guarantee of a statement: that of what its logs show.
 
   Attributes:
     name: 'worst_case', 'observed', 'declared', 'amplified' (by secret draws) or 'shuffled'.
-    participation: what was declared, or the scheme of draws; None for what the log shows. That of
-      several runs stands for all.
     holds: whether the log does not contradict it.
     reason: how it does; None if it does not, and if that must not be published.
   """
 
   name: str
   guarantee: guarantees.Guarantee
-  participation: Any = None
   holds: bool = True
   reason: str | None = None
 
   def __repr__(self) -> str:
     """Returns the guarantee in one sentence."""
-    name = self.name.replace('_', ' ')
+    return f'{self.name.replace("_", " ")}: {self.guarantee}'
+
+  def to_json(self) -> json_files.Object:
+    """Returns the figures."""
+    return self.guarantee.to_json()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Planned(Part):
+  """The guarantee of what was declared, or of a scheme of draws.
+
+  That of declared schemas is of all declared rounds, also where a run ended earlier: what such a
+  run released is part of what all of its rounds would have released, whatever ended it.
+
+  Attributes:
+    participation: what was declared or drawn; that of several runs stands for all.
+  """
+
+  participation: Participation
+
+  def __repr__(self) -> str:
+    """Returns the guarantee and its rounds in one sentence, or why it does not hold."""
     if not self.holds:
-      return messages.one_line(f'{name}: does not hold, as {self.reason or self.broken}', 200)
-    extent = '' if self.participation is None else f', of {self.participation.extent}'
-    return f'{name}: {self.guarantee}{extent}'
+      reason = self.reason or self.broken
+      return messages.one_line(f'{self.name}: does not hold, as {reason}', 200)
+    return f'{super().__repr__()}, of {self.extent}'
+
+  @property
+  def extent(self) -> str:
+    """The rounds that it is of, in words."""
+    return participation_sentences.extent(self.participation)
 
   @property
   def broken(self) -> str:
     """That what was declared or drawn does not hold, in words."""
-    text: str = TOO_SMALL if self.reason == TOO_SMALL else self.participation.broken
-    return text
+    if self.reason == TOO_SMALL:
+      return TOO_SMALL
+    return participation_sentences.broken(self.participation)
 
   def to_json(self) -> json_files.Object:
-    """Returns the figures, with the participation if there is one and whether it holds."""
-    figures, stated = self.guarantee.to_json(), self.participation
-    if stated is None:
-      return figures
-    result = {**stated.summary(), **figures, 'holds': self.holds}
-    if stated.is_drawn:
+    """Returns the participation, the figures, and whether it holds."""
+    result = {**fields(self.participation), **super().to_json(), 'holds': self.holds}
+    if self.participation.is_drawn:
       result |= {'adjacency': self.guarantee.adjacency, 'reason': self.reason}
     return result
+
+
+def fields(participation: Participation) -> json_files.Object:
+  """Returns the fields of a participation in a statement."""
+  record: Any = participation  # A dataclass, as every rule is.
+  if isinstance(participation, per_units.PerUnit):
+    unit = {'unit': participation.name, 'max_rows': participation.max_rows}
+    return {**fields(participation.participation), **unit}
+  if isinstance(participation, loss_budgets.LossBudget):
+    number = len(participation.earlier)
+    return {'num_rounds': None, **dataclasses.asdict(record), 'earlier': number}
+  if not isinstance(participation, drawn.Drawn):
+    return dataclasses.asdict(record)
+  attributes = registry.to_json(participation)
+  kind, _ = attributes.pop('kind'), attributes.pop('num_rounds')
+  result = {'sampling': kind, **attributes, 'assumption': participation.assumption}
+  if isinstance(participation, batches.Batches):
+    result['sampling_probability'] = participation.sampling_probability
+    result['compositions'] = participation.turns
+  if isinstance(participation, sampling.Shuffled):
+    schema = participation.schema
+    result |= {'min_sep': schema.min_sep, 'max_participations': schema.participations}
+    result['separation'] = participation.separation
+  return result

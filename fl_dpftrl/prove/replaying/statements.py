@@ -6,13 +6,13 @@ import operator
 
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_spellings
-from fl_dpftrl.participation import protocol
 from fl_dpftrl.participation.accounting import arithmetics, guarantees
 from fl_dpftrl.participation.counts.participation_counts import RunCounts, Witness
 from fl_dpftrl.prove.replaying import (
   assumption_sentences,
   device_tallies,
   observed_losses,
+  participation_sentences,
   run_facts,
   statement_parts,
 )
@@ -220,17 +220,18 @@ class Statement:
     return None if part is None else part.guarantee
 
   @property
-  def planned(self) -> statement_parts.Part | None:
+  def planned(self) -> statement_parts.Planned | None:
     """The guarantee of what was declared, or of the stated draws."""
-    return next((part for part in self.parts if part.participation), None)
+    return next((p for p in self.parts if isinstance(p, statement_parts.Planned)), None)
 
   @property
-  def declared(self) -> statement_parts.Part | None:
+  def declared(self) -> statement_parts.Planned | None:
     """The guarantee of the declared participations, to which devices keep."""
-    return self.part(protocol.DECLARED)
+    planned = self.planned
+    return None if planned is None or planned.participation.is_drawn else planned
 
   @property
-  def drawn(self) -> statement_parts.Part | None:
+  def drawn(self) -> statement_parts.Planned | None:
     """The guarantee of the stated sampling scheme."""
     return None if self.declared else self.planned
 
@@ -241,9 +242,9 @@ class Statement:
     The worst case is only that of the rounds so far then: rounds that follow add to it.
     """
     planned = self.planned
-    if planned and planned.holds and planned.participation.rounds_may_follow(self.num_rounds):
-      return planned
-    return self.parts[0]
+    if planned is None or not planned.holds or planned.participation.is_drawn:
+      return self.parts[0]
+    return planned if self.num_rounds < planned.participation.num_rows else self.parts[0]
 
   @property
   def rounds_may_follow(self) -> bool:
@@ -256,13 +257,13 @@ class Statement:
     head, so_far = self.headline, roundings.up(self.worst_case.epsilon())
     epsilon = roundings.up(head.guarantee.epsilon())
     text = f'ε = {epsilon} at δ = {roundings.exact(self.delta)}'
-    if head is self.parts[0]:
+    if not isinstance(head, statement_parts.Planned):
       return text
     if head.participation.num_rounds is None:
-      return f'{text}, of {head.participation.extent}'
+      return f'{text}, of {head.extent}'
     if self.disjoint:
       return f'{text}, of the costliest of {len(self.runs)} runs; so far ε = {so_far}'
-    rounds = f'{head.participation.extent}; so far ε = {so_far}, {self.num_rounds} rounds'
+    rounds = f'{head.extent}; so far ε = {so_far}, {self.num_rounds} rounds'
     return f'{text}, of {rounds}'
 
   def part(self, name: str) -> statement_parts.Part | None:
@@ -284,7 +285,7 @@ class Statement:
     """
     for run in self.runs:
       for participation in filter(None, (run.recorded, run.claim.participation)):
-        participation.check_public()
+        participation_sentences.check_public(participation)
     return Statement(
       runs=tuple(map(_publishable_run, self.runs)),
       parts=tuple(

@@ -41,8 +41,8 @@ def report(statement: statements.Statement, setting: Setting) -> str:
   head = statement.headline
   mu = None if void else head.guarantee.mu
   size = statement.group_size
-  noun, unit = 'device', setting.unit
-  if statement.planned and statement.planned.participation.unit == 'example':
+  noun, unit, planned = 'device', setting.unit, statement.planned
+  if planned and planned.participation.unit == 'example':
     noun, unit = 'example', 'an example' if unit == Setting.unit else unit
   if statement.runs[0].units is not None:
     noun = statement.unit
@@ -62,7 +62,7 @@ def report(statement: statements.Statement, setting: Setting) -> str:
     noun=noun,
     a_noun=_a(noun),
     kept_rows=_rows([run.units.max_rows if run.units else 0 for run in statement.runs]),
-    declared_rows=_rows([getattr(part.participation, 'max_rows', 0) for part in statement.parts]),
+    declared_rows=_rows([getattr(planned and planned.participation, 'max_rows', 0)]),
     counts_earlier=bool(getattr(statement.runs[0].claim.participation, 'earlier', ())),
     drawn_is_amplified=statement.drawn is not None and statement.drawn.name == 'amplified',
     clip_norm=_clip_norm(statement),

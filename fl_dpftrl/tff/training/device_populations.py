@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fl_dpftrl.participation import registry
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import loss_budgets, separations
 from fl_dpftrl.planning.simulation import scenarios
 from fl_dpftrl.support.text import messages
@@ -17,7 +17,7 @@ def devices(
   timer_rounds: int,
   seed: int,
   scenario: scenarios.Scenario | None,
-  participation: registry.Participation | None,
+  participation: Participation | None,
 ) -> scenarios.Scenario:
   """Returns the population of a run: the given scenario, or clients that are always available.
 

@@ -10,8 +10,8 @@ import tff_inprocess
 from fl_dpftrl.logs import id_columns, id_spellings, unit_tables
 from fl_dpftrl.mechanisms import base, schemas
 from fl_dpftrl.mechanisms.files import documents, files
-from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import arithmetics
+from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.planning.simulation import scenarios
 from fl_dpftrl.prove.reports import settings
@@ -41,7 +41,7 @@ def train(
   clients: Sequence[str],
   client_data: Callable[[int, str], Any],
   timer_rounds: int = 1,
-  participation: registry.Participation | None = None,
+  participation: Participation | None = None,
   units: unit_tables.Given | None = None,
   population: populations.Population | None = None,
   delta: float = 1e-6,

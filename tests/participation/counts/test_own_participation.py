@@ -1,8 +1,6 @@
 """A participation from outside the package works wherever a built-in one does."""
 
 import dataclasses
-import importlib.util
-import pathlib
 
 import numpy as np
 import pytest
@@ -12,36 +10,11 @@ from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.participation import registry
 from fl_dpftrl.prove.replaying import evidence
 from fl_dpftrl.prove.reports import privacy
-from fl_dpftrl.run import admission
-from tests import every_family
+from fl_dpftrl.run import admission, guards
+from tests.every_participation import Once, own_participation
 
-ROOT = pathlib.Path(__file__).parents[3]
-_spec = importlib.util.spec_from_file_location('own', ROOT / 'examples' / 'own_participation.py')
-own = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(own)
-WINDOWS = own.AtMostInWindow(num_rounds=10, window=4, most=2, max_participations=5)
+WINDOWS = own_participation.AtMostInWindow(num_rounds=10, window=4, most=2, max_participations=5)
 BLT = dpftrl.BLT([0.9, 0.5], [0.2, 0.1])
-
-
-@pytest.mark.parametrize('family', ['identity', 'banded_toeplitz', 'blt', 'tree_online'])
-def test_its_bound_covers_every_pattern(family):
-  strategy = every_family.example(family, 10)
-  assert own.by_brute_force(WINDOWS, strategy) <= WINDOWS.sensitivity(strategy).value * (1 + 1e-12)
-
-
-def test_a_gate_admits_what_it_allows():
-  claim_rounds, rng = {}, np.random.default_rng(5)
-  gate = WINDOWS.gate(BLT)
-  for t in range(10):
-    candidates = rng.choice(list('abcdef'), 4, replace=False).tolist()
-    admitted = admission.admit(gate, candidates)
-    expected = [c for c in candidates if WINDOWS.allows(np.array([*claim_rounds.get(c, []), t]))]
-    assert admitted.device_ids.tolist() == expected
-    assert {away.reason for away in admitted.turned_away} <= {'participation', 'max_participations'}
-    assert all('may not' not in away.sentence for away in admitted.turned_away)
-    gate.record(admitted.device_ids)
-    for device in expected:
-      claim_rounds.setdefault(device, []).append(t)
 
 
 def test_accounting_takes_its_own_bound():
@@ -70,10 +43,14 @@ def test_without_a_bound_of_its_own_that_of_its_schema_is_no_exact_one():
   assert kind == 'upper_bound' and value == pytest.approx(3**0.5)
 
 
-@pytest.mark.parametrize('rounds, holds', [((0, 1, 4, 5), True), ((0, 1, 3), False)])
-def test_a_log_holds_or_does_not(rounds, holds, tmp_path):
-  """Whose least separation and participations alone would be allowed."""
-  claim = dpftrl.Claim(strategy=BLT, noise_multiplier=3.0, participation=WINDOWS)
+@pytest.mark.parametrize('participation, rounds, holds', [
+  (WINDOWS, (0, 1, 4, 5), True),
+  (WINDOWS, (0, 1, 3), False),  # Its least separation and participations would be allowed.
+  (Once(10), (3,), True),
+  (Once(10), (3, 9), False),
+])  # fmt: skip
+def test_a_log_holds_or_does_not(participation, rounds, holds, tmp_path):
+  claim = dpftrl.Claim(strategy=BLT, noise_multiplier=3.0, participation=participation)
   path = tmp_path / 'participation.parquet'
   with dpftrl.LogWriter(path, claim) as log:
     for t in range(10):
@@ -86,10 +63,50 @@ def test_a_log_holds_or_does_not(rounds, holds, tmp_path):
   assert (statement.violations is None) == holds
   if not holds:
     assert (statement.violations.num_devices, statement.violations.num_rounds) == (1, 1)
-  assert statement.declared.guarantee.sensitivity == WINDOWS.sensitivity(BLT).value
-  assert WINDOWS.assumption in ' '.join(statement.assumptions)
+  assert statement.declared.guarantee.sensitivity == participation.worst_case(BLT).value
+  assert f'declared: {participation.assumption}' in statement.assumptions
+  assert statement.to_json()['declared'].items() >= dataclasses.asdict(participation).items()
   evidence.write_evidence(tmp_path / 'evidence', run, delta=1e-6)
   assert evidence.verify(tmp_path / 'evidence').failed == (() if holds else ('guarantee',))
+
+
+@dpftrl.register
+@dataclasses.dataclass(frozen=True)
+class Dearer(Once):
+  """A participation whose guarantee is more than that of its sensitivity."""
+
+  kind = 'dearer'
+
+  def guarantee(self, *arguments):
+    found = super().guarantee(*arguments)
+    return dataclasses.replace(found, sensitivity=3.0 * found.sensitivity)
+
+
+def test_its_own_guarantee_is_that_of_guards_and_statements(tmp_path):
+  epsilon = dpftrl.account(BLT, Dearer(6), noise_multiplier=3.0, delta=1e-6).epsilon()
+  claim = dpftrl.Claim(strategy=BLT, noise_multiplier=3.0, participation=Dearer(6))
+  assert claim.guarantee(Dearer(6), 1e-6).epsilon() == epsilon
+  with guards.Guard(claim, 1e-6, log=tmp_path / 'participation.parquet') as guard:
+    guard.admit(['a'])
+    admission = guard.admit(['a', 'b'])
+    assert admission.device_ids.tolist() == ['b']
+    assert admission.turned_away[0].sentence.endswith('took part in round 0, and once is all')
+    assert guard.epsilon(6) == epsilon
+  claim.save(tmp_path)
+  statement = dpftrl.replay(tmp_path, delta=1e-6)
+  assert statement.declared.guarantee.epsilon() == epsilon
+  assert statement.headline is statement.declared  # Rounds may follow.
+
+
+@pytest.mark.parametrize(
+  'participation',
+  [Once(6), dpftrl.SecretBins(6, 2), dpftrl.PerUnit(dpftrl.MinSep(6)), [Once(6)], 6],
+)
+def test_strategies_are_optimised_for_what_has_a_schema_and_else_refused(participation):
+  with pytest.raises(ValueError, match='schema must be a MinSep or a list of them, got'):
+    dpftrl.optimize('identity', participation)
+  with pytest.raises(ValueError, match='horizons=.* are for a run without an end'):
+    dpftrl.optimize('blt', participation, horizons=(2, 6))
 
 
 def test_an_aggregator_and_a_budget_keep_it(tmp_path):
@@ -229,6 +246,8 @@ def test_a_gate_refuses_a_first_round_too():
 
 
 def test_a_search_is_for_its_own_bound():
-  participation = own.AtMostInWindow(num_rounds=12, window=4, most=1, max_participations=3)
+  participation = own_participation.AtMostInWindow(
+    num_rounds=12, window=4, most=1, max_participations=3
+  )
   strategy = dpftrl.optimize('banded', participation, num_bands=1)
   assert strategy.num_bands == 1

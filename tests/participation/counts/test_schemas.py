@@ -7,7 +7,6 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms.files import files
-from tests import oracle
 
 
 @pytest.mark.parametrize('cls', [dpftrl.MinSep, dpftrl.FixedSeparation])
@@ -49,22 +48,6 @@ def test_a_fixed_separation_is_a_min_sep():
   assert schema == dpftrl.FixedSeparation(num_rounds=24, min_sep=6, max_participations=2)
   assert isinstance(schema, dpftrl.MinSep)
   assert schema != dpftrl.MinSep(24, 6, 2) == schema.as_min_sep()
-
-
-@pytest.mark.parametrize('fixed', [dpftrl.MinSep, dpftrl.FixedSeparation])
-def test_within_allows_every_part_of_a_pattern(fixed):
-  """Against all patterns: the rounds of any stretch of one are a pattern of the stretch."""
-  for n, b, k in itertools.product(range(1, 8), range(1, 8), range(1, 4)):
-    whole = fixed(num_rounds=n, min_sep=b, max_participations=k)
-    for length in range(1, n + 1):
-      part = whole.within(length)
-      assert part.num_rounds == length
-      for pattern in oracle.patterns(whole):
-        for first in range(n - length + 1):
-          rounds = [t for t in pattern if first <= t < first + length]
-          assert len(rounds) <= part.participations
-          assert all(j - i >= part.min_sep for i, j in itertools.pairwise(rounds))
-  assert whole.within(n) is whole
 
 
 def test_the_schema_of_a_strategy_file_is_a_participation(tmp_path):

@@ -246,14 +246,6 @@ def test_a_budget_is_that_of_participations_or_a_square(attributes):
     dpftrl.LossBudget(**attributes)
 
 
-def test_a_new_gate_has_seen_nobody():
-  gate = dpftrl.LossBudget(max_participations=1, min_sep=4).gate(BLT)
-  device = np.array(['a'], object)
-  assert gate.reasons(device).tolist() == ['']
-  gate.record(device)
-  assert gate.reasons(device).tolist() != ['']
-
-
 def test_what_has_a_last_round_is_refused_where_it_enters(tmp_path):
   with pytest.raises(ValueError, match='needs a last round'):
     dpftrl.Claim(strategy=dpftrl.TreeOnline(), noise_multiplier=3.0, participation=BUDGET)

@@ -13,7 +13,6 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import readers, refusals, unit_tables
 from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.run import guards
-from tests import every_family, oracle
 
 BLT = dpftrl.BLT([0.5], [0.5])
 SCHEMA = dpftrl.MinSep(40, 5, 4)
@@ -30,24 +29,6 @@ def exact_delta(shift: float, epsilon: float) -> float:
   """Returns δ of a Gaussian of standard deviation 1 that is shifted so far."""
   upper = stats.norm.cdf(shift / 2 - epsilon / shift)
   return upper - math.exp(epsilon) * stats.norm.cdf(-shift / 2 - epsilon / shift)
-
-
-@pytest.mark.parametrize('name', every_family.NAMES)
-def test_the_worst_of_all_rows_is_r_times_that_of_one_device(name):
-  strategy = every_family.example(name, 5)
-  schema, r = dpftrl.MinSep(5, 2, 2), 3
-  worst = per_units.PerUnit(schema, max_rows=r).worst_case(strategy)
-  gram = np.asarray(strategy.gram_matrix(5))
-  largest = 0.0
-  for pattern in oracle.patterns(schema):
-    for rows in itertools.product(range(1, r + 1), repeat=len(pattern)):
-      part = gram[np.ix_(pattern, pattern)] * np.outer(rows, rows)
-      # Two rounds: updates that all point one way, or the other way in one of them.
-      values = part.diagonal().sum() + 2 * np.abs(np.triu(part, 1)).sum() if len(pattern) else 0.0
-      largest = max(largest, float(values))
-  assert largest <= worst.value**2 * (1 + 1e-9)
-  if worst.kind == 'exact':
-    assert largest >= worst.value**2 * (1 - 1e-9)
 
 
 def test_figures_of_multiplicities():

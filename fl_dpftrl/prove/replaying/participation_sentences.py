@@ -1,0 +1,148 @@
+"""Sentences of a statement about its participation, chosen by what a participation is."""
+
+from collections.abc import Mapping
+
+from fl_dpftrl.participation import drawn
+from fl_dpftrl.participation.participation import Participation
+from fl_dpftrl.participation.rules import loss_budgets, per_units, separations
+
+_NO_LOG_SHOWS = (
+  'that it was drawn so, in secret and whatever the data, no log shows: this one has nothing that'
+  ' such draws rule out, however improbable they make it'
+)
+_LOG_IS_SECRET = (
+  'the log, which tells whose examples were drawn, is as secret as the draws, and so is what was'
+  ' counted in it, min_sep and max_participations too; worst case and observed take the rounds of'
+  ' the log as given, and need no secret draws'
+)
+
+
+def part(participation: Participation) -> str:
+  """Returns the name of its guarantee in a statement."""
+  if participation.is_secret:
+    return 'amplified'
+  return 'shuffled' if participation.is_drawn else 'declared'
+
+
+def extent(participation: Participation) -> str:
+  """Returns the rounds that its guarantee is of."""
+  if participation.num_rounds is None:
+    return 'any number of rounds'
+  return f'{participation.num_rounds}{"" if participation.is_drawn else " declared"} rounds'
+
+
+def broken(participation: Participation) -> str:
+  """Returns that it was not kept, or that the log is not of such draws."""
+  if participation.is_drawn:
+    return f'the log contradicts --sampling={participation.kind}'
+  is_budget = isinstance(participation, loss_budgets.LossBudget)
+  return f'the {"loss budget" if is_budget else "declared schema"} was not kept'
+
+
+def warning(participation: Participation, reason: str | None) -> str:
+  """Returns the warning that it does not hold."""
+  if participation.is_drawn:
+    return (
+      f'THE LOG CONTRADICTS --sampling={participation.kind}, so nothing is guaranteed under'
+      f' {part(participation)}: {reason}'
+    )
+  if isinstance(participation, loss_budgets.LossBudget):
+    return f'THE LOSS BUDGET DOES NOT HOLD: {reason}; the figures of it are void'
+  return f'THE DECLARED SCHEMA DOES NOT HOLD: {reason}; the declared figures are void'
+
+
+def assumptions(participation: Participation, adjacency: str) -> list[str]:
+  """Returns what its part of a statement assumes."""
+  sentences = [participation.assumption]
+  if isinstance(participation, drawn.Secret):
+    sentences = [*participation.conditions, participation.relation(adjacency)[2], _LOG_IS_SECRET]
+  elif participation.is_drawn:
+    sentences = [participation.schema.assumption, participation.assumption]
+  elif isinstance(participation, per_units.PerUnit):
+    sentences.append(
+      f'the table of units has every device of each {participation.name}, and did not depend on'
+      ' data that training protects, nor on what was released from it; the table itself is not'
+      ' protected'
+    )
+  return [f'{part(participation)}: {sentence}' for sentence in sentences]
+
+
+def verdicts(
+  participation: Participation, is_recorded: Mapping[str, bool], holds: bool
+) -> list[str]:
+  """Returns what logs show of it; is_recorded: by name of a run, whether its log records it."""
+  if participation.is_drawn:
+    why = 'THE LOG CONTRADICTS THE SAMPLING that was stated, so that nothing is guaranteed here'
+    shown = _NO_LOG_SHOWS if holds else why
+    return [f'{part(participation)}: {shown}'] if participation.is_secret or not holds else []
+  if isinstance(participation, loss_budgets.LossBudget):
+    name, void = 'the loss budget', 'THE LOSS BUDGET DOES NOT HOLD in this log: the figures of it'
+    recorded = (
+      ' is the one in the metadata of the log, where it was recorded before the first round'
+    )
+    stated = ' was fixed before the first round'
+  else:
+    name = 'these limits'
+    void = 'THE DECLARED SCHEMA DOES NOT HOLD in this log: the figures under declared'
+    recorded = ' are those that the log recorded before the first round'
+    stated = ', the number of rounds too, were fixed before the first round'
+  stated += '; the log cannot confirm it'
+  sentences = [
+    f'{part(participation)}: {name}{of_run}{recorded if is_there else stated}'
+    for of_run, is_there in is_recorded.items()
+  ]
+  return sentences if holds else [*sentences, f'{void} are void']
+
+
+def adaptivity(participation: Participation, end: str) -> str:
+  """Returns what its part assumes of choices that followed releases; end: of a run, in words."""
+  name = part(participation)
+  if participation.is_drawn:
+    return f'{name} assumes that {end} did not depend on what was released'
+  if participation.num_rounds is None:
+    sentence = (
+      f'{name} is the guarantee of a run of any length, whatever ended it: the cohort of every'
+      ' device may depend on what was released, and on nothing else of the data of a device'
+    )
+  else:
+    sentence = (
+      f'{name} is the guarantee of all {extent(participation)}: it holds whatever decided who took'
+      f' part and {end}, a budget (max_epsilon) too, if devices themselves keep to the limits and'
+      ' no further round could follow'
+    )
+  return sentence.replace('device', participation.unit)
+
+
+def voided(participation: Participation, recorded: Participation) -> str | None:
+  """Returns why a run is void that was replayed with it, but recorded another; None if not.
+
+  Another participation that the log of draws records is a contradiction of them.
+  """
+  if participation.is_drawn or participation.covers(recorded):
+    return None
+  if recorded.is_drawn:
+    return 'the log is of a run whose participation was drawn, and it was said to keep to a schema'
+  return (
+    f'the log is of a run whose declared schema allows {_allowed(recorded)}, and it was said to'
+    f' allow {_allowed(participation)}'
+  )
+
+
+def _allowed(participation: Participation) -> str:
+  """Returns the patterns that it allows, in a few words."""
+  if not isinstance(participation, separations.MinSep):
+    return participation.assumption
+  extent = participation.num_rounds or 'any number of'
+  return (
+    f'at most {participation.participations} of {extent} rounds, at least {participation.min_sep}'
+    ' apart'
+  )
+
+
+def check_public(participation: Participation) -> None:
+  """Raises ValueError where nothing of a log may be published."""
+  if participation.is_secret:
+    raise ValueError(
+      'participation that was drawn in secret has no public report: least separation and most'
+      ' participations in the log are as secret; publish what account says of the sampling'
+    )
