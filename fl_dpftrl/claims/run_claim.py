@@ -21,7 +21,7 @@ from fl_dpftrl.mechanisms.files import documents, files
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import adjacencies, arithmetics, guarantees
 from fl_dpftrl.participation.participation import Participation
-from fl_dpftrl.participation.rules import loss_budgets, separations
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.support.text import messages
@@ -219,13 +219,11 @@ def compose(
   claims: Sequence[Claim],
   schemes: Sequence[Participation],
   terms: guarantees.Terms,
-  charged: Sequence[Sequence[int]] = (),
   disjoint: bool = False,
 ) -> guarantees.Guarantee:
   """Returns the guarantee of the participations of one run, or of several together.
 
   Args:
-    charged: for each run, the places of those that its loss budget counted as earlier runs.
     disjoint: whether nobody is in two runs, so that the guarantee is that of the costliest one.
   """
   if disjoint:
@@ -242,8 +240,7 @@ def compose(
     (claim,) = claims
     terms = dataclasses.replace(terms, num_coordinates=claim.arithmetic.num_coordinates)
     return schemes[0].guarantee(claim.strategy, claim.noise_multiplier, terms)
-  worst = worst_case(claims, schemes, charged)
-  return spending(claims, num_rounds, terms, _most_streams(claims, worst))(worst, terms)
+  return spending(claims, num_rounds, terms)(worst_case(claims, schemes), terms)
 
 
 def spending(
@@ -272,12 +269,9 @@ def spending(
 
 
 def worst_case(
-  claims: Sequence[Claim], schemes: Sequence[Participation], charged: Sequence[Sequence[int]] = ()
+  claims: Sequence[Claim], schemes: Sequence[Participation]
 ) -> sensitivities.Sensitivity:
-  """Returns the sensitivity of any device of these participations, in units of `noise_unit`.
-
-  A loss budget bounds its run and those that it was charged for together; others add up.
-  """
+  """Returns the sensitivity of any device of these participations, in units of `noise_unit`."""
   unit, squares, kinds = noise_unit(claims), [], []
   for claim, participation in zip(claims, schemes, strict=True):
     value, kind = participation.worst_case(claim.strategy)
@@ -286,7 +280,7 @@ def worst_case(
     kinds.append(kind)
   if len(kinds) == 1:  # Squaring and taking the root would round.
     return sensitivities.Sensitivity(value, kind)
-  square = _sum_of(range(len(squares)), squares, charged or [()] * len(squares))
+  square = math.fsum(squares)  # Exactly, so that the order of runs does not matter.
   return sensitivities.Sensitivity(math.sqrt(square), min(kinds, key=_KINDS.index))
 
 
@@ -297,32 +291,6 @@ def noise_unit(claims: Sequence[Claim]) -> float:
   """
   multipliers = [claim.noise_multiplier for claim in claims]
   return max(multipliers) if all(multipliers) else 0.0
-
-
-def _sum_of(
-  places: Sequence[int], squares: Sequence[float], charged: Sequence[Sequence[int]]
-) -> float:
-  """Returns the bound on the squares of these runs together."""
-  included = {earlier for place in places for earlier in charged[place]}
-  last = [place for place in places if place not in included]
-  counted = {earlier for place in last for earlier in charged[place]}
-  # A run that was counted by one of these only is in no bound of the last ones.
-  uncounted = [i for i in places if i in included - counted]
-  earlier = {i: [place for place in charged[i] if place in places] for i in last}
-  bounds = [max(squares[i], _sum_of(earlier[i], squares, charged)) for i in last]
-  # Exactly, so that the order of runs does not matter.
-  return math.fsum([*bounds, _sum_of(uncounted, squares, charged) if last else 0.0])
-
-
-def _most_streams(claims: Sequence[Claim], worst: sensitivities.Sensitivity) -> int:
-  """Returns the streams that one device takes part in at most, where loss budgets bound them."""
-  for claim in claims:
-    if not (isinstance(claim.participation, loss_budgets.LossBudget) and claim.noise_multiplier):
-      return len(claims)
-  # Each stream costs a device the loss of one round at least, in units of the noise.
-  least = min(c.strategy.endless_gram().least / c.noise_multiplier**2 for c in claims)
-  room = (worst.value / noise_unit(claims)) ** 2
-  return min(len(claims), int(room / least * (1.0 + 1e-9)))
 
 
 def rounding(

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.logs import id_columns, ledger_format
 from fl_dpftrl.participation.rules import sampling as schemes
-from fl_dpftrl.prove.replaying import counted, evidence, opened_runs, replays, statements
+from fl_dpftrl.prove.replaying import (
+  counted,
+  evidence,
+  opened_runs,
+  population_runs,
+  replays,
+  statements,
+)
 from fl_dpftrl.support.files import json_files
 
 if TYPE_CHECKING:
@@ -27,8 +34,8 @@ EXAMPLE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   words = (
-    'folders of one or several runs of one population, each with log, strategy.json and claim; in'
-    ' place of --log, --strategy and their flags'
+    'folders of one or several runs of one population, each with log, strategy.json and claim, or'
+    ' the folder of a population with a budget; in place of --log, --strategy and their flags'
   )
   add('runs', nargs='*', metavar='RUN', help=words)
   add(
@@ -148,7 +155,8 @@ def run(args: argparse.Namespace) -> Replayed:
   if args.sites and len(args.runs) < 2:
     raise ValueError(f'--sites={args.sites} is for the folders of several runs')
   options = _options(args)
-  opened = _runs(args)
+  population = _population(args)
+  opened = list(population.runs) if population else _runs(args)
   for opened_run in opened if args.public_report else ():
     opened_run.check_public()
   if args.write_counts:
@@ -157,7 +165,7 @@ def run(args: argparse.Namespace) -> Replayed:
     counted.check(args.write_counts, opened[0])
   for opened_run in opened if args.evidence else ():
     evidence.check_run(opened_run)
-  result = replays.replay(opened, **options)
+  result = replays.replay(population or opened, **options)
   replay_text.say_warnings(result)
   return Replayed(result, opened)
 
@@ -230,6 +238,21 @@ def _runs(args: argparse.Namespace) -> list[opened_runs.RecordedRun]:
     raise ValueError('--sampling does not go with a declared schema, which says who takes part')
   claim = dataclasses.replace(opened[0].claim, participation=draws)
   return [dataclasses.replace(opened[0], claim=claim)]
+
+
+def _population(args: argparse.Namespace) -> population_runs.PopulationRuns | None:
+  """Returns the population whose folder is given; None for runs."""
+  folders = [path for path in args.runs if population_runs.is_population(path)]
+  if not folders:
+    return None
+  if len(args.runs) > 1:
+    raise ValueError(f'{folders[0]} is a population: give it alone, as it has all of its runs')
+  if args.evidence:
+    raise ValueError(f'--evidence={args.evidence} is for runs; copy the folder of the population')
+  passed = [n for n in _OF_ONE_RUN if n != 'units' and getattr(args, n) not in (None, [])]
+  if passed:
+    raise ValueError(f'--{passed[0]} does not go with a population, whose ledger says it')
+  return population_runs.opened(folders[0], args.units)
 
 
 def _tables(args: argparse.Namespace) -> list[dict[str, Any]]:

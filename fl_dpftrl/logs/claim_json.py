@@ -101,8 +101,8 @@ def another_run(
     advice = (
       "give the strategy of before, strategy.json in the run's folder: optimised anew it differs"
     )
-  if any(reason.startswith('participation.earlier ') for reason in reasons):
-    advice = 'give the same earlier runs in the same order; after one of them went on, begin anew'
+  if any(reason.startswith('population ') for reason in reasons):
+    advice = 'give the population that it began with'
   return refusals.LogError(f'{path}: is of another run: {"; ".join(reasons[:_SAID])}; {advice}')
 
 

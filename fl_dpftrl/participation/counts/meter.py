@@ -87,16 +87,8 @@ class Meters(seen.Seen):
 
   def share_within(self, square: float) -> float | None:
     """Returns the share of the devices so far that B² may leave a round; None without any."""
-    losses = self._losses[(self._times > 0) | (self._losses > 0.0)]
+    losses = self._losses[self._times > 0]
     return float((losses + self.least_charge <= square).mean()) if losses.size else None
-
-  def spend(self, device_ids: seen.Ids, losses: np.ndarray) -> None:
-    """Adds what devices lost in other streams, such as earlier runs; each is given once."""
-    added = self._numbered(device_ids)
-    if added.size:
-      self._grow(int(added.max()) + 1)
-      numbers, _ = self._known(device_ids)  # In the order of the ids.
-      np.add.at(self._losses, numbers, losses)
 
   def limit(self, gram: Any) -> None:
     """Lowers each loss to that of its rounds by another X, such as that of the rows that were."""

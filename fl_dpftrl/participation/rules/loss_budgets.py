@@ -18,7 +18,6 @@ from fl_dpftrl.support import checks
 SPENT, LIFE = 'loss_budget', 'life'
 """Why a device is turned away: for this round, or for ever."""
 
-_HEX = 64  # digits of a digest
 _A_DECADE = 3  # horizons
 
 
@@ -40,8 +39,6 @@ class LossBudget(promised.Promised):
     squared: B², in squares of the clip norm; None where a schema names it.
     last_row: most rows of noise of one stream, and so most rounds: whole numbers have a bound that
       grows with them.
-    earlier: digests of the runs that count against the budget too, as a run writes them; as
-      confidential as a log.
 
   Source: docs/endless.md.
   """
@@ -53,14 +50,10 @@ class LossBudget(promised.Promised):
   min_sep: int | None = None
   squared: float | None = None
   last_row: int = schemas.LAST_ROW
-  earlier: tuple[str, ...] = ()
 
   def __post_init__(self):
     keep = functools.partial(checks.keep, self)
     keep(functools.partial(checks.whole, 1, schemas.LAST_ROW), 'last_row')
-    object.__setattr__(self, 'earlier', tuple(self.earlier))
-    if not all(isinstance(d, str) and len(d) == _HEX for d in self.earlier):
-      raise ValueError('earlier must hold digests of runs; Run(…, earlier=[…]) makes them')
     names = [n for n in ('max_participations', 'min_sep') if getattr(self, n) is not None]
     if (self.squared is None) != (len(names) == 2) or (names and self.squared is not None):
       raise ValueError('a loss budget needs max_participations and min_sep, or squared')
@@ -139,19 +132,8 @@ class LossBudget(promised.Promised):
     """Returns the gate that meters devices."""
     return LossGate(strategy, self.square(strategy))
 
-  def wrong(
-    self,
-    strategy: base.Strategy,
-    rounds: np.ndarray,
-    starts: np.ndarray,
-    earlier: np.ndarray | float = 0.0,
-  ) -> np.ndarray:
-    """Returns the participations with which a device has passed its budget.
-
-    Args:
-      earlier: what the device of each participation lost in earlier runs.
-      Others: see `Participation`.
-    """
+  def wrong(self, strategy: base.Strategy, rounds: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Returns the participations with which a device has passed its budget."""
     gram, square = strategy.endless_gram(), self.square(strategy)
     gram, places = gram.tabulated(int(rounds.max(initial=0)) + 1), np.arange(rounds.size)
     steps_back = range(1, int((places - starts).max(initial=0)) + 1)
@@ -163,7 +145,7 @@ class LossBudget(promised.Promised):
     for back in steps_back:
       later = places[places - starts >= back]
       losses[later] += charges[later - back]
-    return losses + earlier > square
+    return losses > square
 
   def contradictions(
     self, counts: participation_counts.RunCounts, recorded: Recorded, violators: int
@@ -200,24 +182,14 @@ class LossGate:
 
   def __init__(self, strategy: base.Strategy, square: float):
     self._gram, self._square = strategy.endless_gram(), square
-    self._earlier = np.zeros(0, np.int64), np.zeros(0)
-    self.clear()
-
-  def charge(self, device_ids: np.ndarray, losses: np.ndarray) -> None:
-    """Charges devices, each once, for what they lost in earlier runs."""
-    self._earlier = device_ids, losses
     self.clear()
 
   def clear(self) -> None:
-    """Forgets all rounds, but for those of earlier runs."""
+    """Forgets all rounds."""
     self.seen = meter.Meters(self._gram)
-    self.seen.spend(*self._earlier)
 
   def reasons(self, device_ids: np.ndarray, rows: int = 1) -> np.ndarray:
     """Returns why each device may not have so many rows in the next round; '' where it may."""
-    earlier = self._earlier[0]
-    if earlier.size and (earlier.dtype == object) == (device_ids.dtype.kind in 'iu'):
-      raise ValueError('device_ids must be of the type of those in the earlier runs')
     losses = self.seen.losses(device_ids)
     over = losses + self.seen.charges(device_ids, rows) > self._square
     ended = losses + self.seen.least_charge > self._square
@@ -233,8 +205,6 @@ class LossGate:
 
   def sentence(self, reason: str, last_round: int, participations: int) -> str:
     so_far = f'took part {participations} times, last in round {last_round}, and'
-    if not participations:
-      so_far = 'took part in earlier runs, and'
     if reason == LIFE:
       return f'{so_far} has no loss budget for any further round'
     return f'{so_far} this round would pass its loss budget: a later one may not'

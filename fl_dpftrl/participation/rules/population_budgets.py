@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.participation import promised, registry
+from fl_dpftrl.participation import promised
+from fl_dpftrl.participation.rules import separations
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,6 +17,7 @@ class PopulationBudget(promised.Promised):
     epsilons: ε of each class by its name.
     delta: δ of these.
     name: what has a budget, in words.
+    num_ended: runs that ended for ever, and are charged only for the rows that they had.
 
   Source: docs/population-budget.md, theorem 1.
   """
@@ -25,6 +27,7 @@ class PopulationBudget(promised.Promised):
   epsilons: Mapping[str, float]
   delta: float
   name: str
+  num_ended: int = 0
 
   @property
   def unit(self) -> str:  # type: ignore[override]
@@ -39,7 +42,7 @@ class PopulationBudget(promised.Promised):
   @property
   def schema(self) -> schemas.Schema:
     """The schema that units keep to: none is narrower than any, whatever they cost."""
-    return registry.min_sep(schemas.LAST_ROW)
+    return separations.MinSep(schemas.LAST_ROW)
 
   @property
   def assumption(self) -> str:

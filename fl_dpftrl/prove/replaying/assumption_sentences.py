@@ -11,6 +11,7 @@ from typing import Any
 
 from fl_dpftrl.logs import id_columns
 from fl_dpftrl.participation.accounting import adjacencies, arithmetics, guarantees
+from fl_dpftrl.participation.rules import population_budgets
 from fl_dpftrl.prove.replaying import participation_sentences, run_facts, statement_parts
 
 Statement = Any
@@ -110,7 +111,8 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
     sentence = f'every {statement.unit} is in one of the runs only, as whoever replays said: {seen}'
     result.append((LOG, sentence))
   for suffix, run in _named(runs):
-    result += [(SERVER, sentence) for sentence in _of_run(run, suffix)]
+    of_population = planned is not None and _is_population(planned)
+    result += [(SERVER, sentence) for sentence in _of_run(run, suffix, of_population)]
   return result
 
 
@@ -143,6 +145,8 @@ def _planned(
   whole = planned.participation
   every = [whole] if len(runs) == 1 else [run.claim.answers for run in runs]
   recorded = {of_run: run.schema_in_log for of_run, run in _named(runs)}
+  if _is_population(planned):
+    every, recorded = [whole], {'': True}
   result = [
     f'{sentence}{of_run}'
     for of_run, participation in zip(recorded, every)
@@ -161,7 +165,11 @@ def _noise(runs: Sequence[run_facts.RunFacts]) -> list[str]:
   ]
 
 
-def _of_run(run: run_facts.RunFacts, suffix: str) -> list[str]:
+def _is_population(planned: statement_parts.Planned) -> bool:
+  return isinstance(planned.participation, population_budgets.PopulationBudget)
+
+
+def _of_run(run: run_facts.RunFacts, suffix: str, of_population: bool) -> list[str]:
   """Returns the assumptions that only some runs have."""
   result = []
   if run.units and run.units.cited:
@@ -187,12 +195,10 @@ def _of_run(run: run_facts.RunFacts, suffix: str) -> list[str]:
       f'whoever replays said which texts mean a missing device_id{suffix}: no id that counted is'
       ' a mark of missing data'
     )
-  earlier = len(getattr(run.claim.participation, 'earlier', ()))
-  if earlier:
-    counted = ', '.join(f'run {number}' for number in run.charged) or 'none is here'
+  if run.claim.population is not None and not of_population:
     result.append(
-      f'earlier runs counted against the loss budget{suffix}, {earlier} of them by the digests in'
-      f' its claim ({counted}): it bounds all of them together, and they did not go on'
+      f'the run drew on the budget of a population{suffix}: what all of its runs guarantee together'
+      ' is said by a replay of the folder of the population'
     )
   if run.claim.trusted_operations:
     result.append(

@@ -73,9 +73,7 @@ def _counted(
   local_ids: bool,
   by_unit: bool = False,
 ) -> device_tallies.Tally:
-  exposure = device_tallies.Exposure(
-    claims, [run.log.num_rounds for run in runs], [run.charged for run in runs]
-  )
+  exposure = device_tallies.Exposure(claims, [run.log.num_rounds for run in runs])
   rows = Rows(runs, by_unit, local_ids)
   threads = machine.cores()
   total = nothing = device_tallies.Tally((participation_counts.DeviceCounts(),) * len(runs))

@@ -32,14 +32,8 @@ class Exposure:
     starts: number of rounds before each run, int64.
   """
 
-  def __init__(
-    self,
-    run_claims: Sequence[run_claim.Claim],
-    num_rounds: Sequence[int],
-    charged: Sequence[Sequence[int]] = (),
-  ):
-    """Takes for each run the places of those that its loss budget counted as earlier runs."""
-    self.claims, self._charged = run_claims, charged or ((),) * len(run_claims)
+  def __init__(self, run_claims: Sequence[run_claim.Claim], num_rounds: Sequence[int]):
+    self.claims = run_claims
     self.starts = np.cumsum([0, *num_rounds[:-1]])
     self._entries = [_entries(c, n) for c, n in zip(run_claims, num_rounds, strict=True)]
     multipliers = np.array([claim.noise_multiplier for claim in run_claims])
@@ -55,25 +49,6 @@ class Exposure:
   def places(self, rounds: np.ndarray) -> np.ndarray:
     """Returns the place of the run that each round is of."""
     return np.searchsorted(self.starts, rounds, side='right') - 1
-
-  def lost(self, place: int, rounds: np.ndarray, owners: np.ndarray) -> np.ndarray | None:
-    """Returns what each device lost in the runs that one was charged, in its units; None if none.
-
-    Args:
-      place: of the run.
-      rounds, owners: of all participations, whose devices have the numbers from 0.
-    """
-    if not self._charged[place]:
-      return None
-    losses = np.zeros(owners.max(initial=-1) + 1)
-    which = np.isin(self.places(rounds), self._charged[place])
-    devices, sizes = np.unique(owners[which], return_counts=True)
-    losses[devices] = self.squares(rounds[which], sizes)[0] * self.in_units(self.claims[place])
-    return losses
-
-  def in_units(self, claim: run_claim.Claim) -> float:
-    """Returns the factor from squares here to those in units of a claim's noise multiplier."""
-    return (claim.noise_multiplier / self._unit) ** 2 if self._unit else 1.0
 
   def _of_rounds(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Returns entries of X, each times the weight of its run."""
@@ -235,11 +210,8 @@ def _wrong(
     rows = np.flatnonzero((places == place) & (claim.participation is not None))
     is_first = np.diff(owners[rows], prepend=-1) != 0
     starts = np.maximum.accumulate(np.where(is_first, np.arange(rows.size), 0))
-    spent = exposure.lost(place, rounds, owners)
-    earlier = {} if spent is None else {'earlier': spent[owners[rows]]}
-    participation: Any = claim.answers  # A `LossBudget`, where one is charged for other runs.
     in_run = rounds[rows] - exposure.starts[place]
-    wrong[rows] = participation.wrong(claim.strategy, in_run, starts, **earlier)
+    wrong[rows] = claim.answers.wrong(claim.strategy, in_run, starts)
   return wrong
 
 

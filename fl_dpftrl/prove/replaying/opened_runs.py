@@ -1,7 +1,6 @@
 """Runs: a log, and the noise that entered its rounds."""
 
 import dataclasses
-import hashlib
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -43,7 +42,6 @@ class RecordedRun:
     stated: the claim that the log states, as `Claim.to_json` gives it; None if it states none.
     tally: counts that stand for the rows of the log; None if the rows are to be counted.
     units: who owns which device; None where each device is a unit of its own.
-    charged: places of those of several runs that its loss budget counted as earlier runs.
     recorded: participation that the log or the folder states, whatever is claimed; None if none is.
 
   Raises:
@@ -55,7 +53,6 @@ class RecordedRun:
   stated: json_files.Object | None = None
   tally: device_tallies.Tally | None = None
   units: unit_tables.UnitTable | None = None
-  charged: tuple[int, ...] = ()
   recorded: Participation | None = None
 
   def __post_init__(self):
@@ -125,19 +122,6 @@ class RecordedRun:
   def from_counts(self) -> bool:
     """True if the run has counts without a log, whose violations cannot be counted."""
     return self.tally is not None
-
-  @property
-  def digest(self) -> str | None:
-    """Digest of the run: its random identity, its rounds so far and its claim; None if not stated.
-
-    Without the identity, whoever knew all rows but a few could try values for those.
-    """
-    parts = [
-      self.log.metadata.get(key) for key in (keys.RUN_KEY, keys.CHAIN_KEY, keys.CLAIM_DIGEST_KEY)
-    ]
-    return (
-      None if None in parts else hashlib.sha256('\n'.join(map(str, parts)).encode()).hexdigest()
-    )
 
   @property
   def schema_in_log(self) -> bool:
@@ -212,9 +196,7 @@ def together(runs: Given | Sequence[Given], *, local_ids: bool = False) -> list[
       )
   if not local_ids:
     _check_ids(runs)
-  digests = [run.digest for run in runs]
-  places = {digest: place for place, digest in enumerate(digests) if digest is not None}
-  return [_charged(run, places) for run in runs]
+  return runs
 
 
 def _without_recorded_schemas(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
@@ -235,13 +217,6 @@ def _check_ids(runs: Sequence[RecordedRun]) -> None:
       )
   if len({run.units is not None and run.units.id_type for run in runs}) > 1:
     raise ValueError('units must have ids of one type in all runs')
-
-
-def _charged(run: RecordedRun, places: Mapping[str, int]) -> RecordedRun:
-  """Returns a run with the places of its earlier runs, by the digests of all."""
-  earlier = getattr(run.claim.participation, 'earlier', ())
-  charged = tuple(places[digest] for digest in earlier if digest in places)
-  return run if run.charged == charged else dataclasses.replace(run, charged=charged)
 
 
 def open_run(

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from fl_dpftrl.participation import drawn
 from fl_dpftrl.participation.participation import Participation
-from fl_dpftrl.participation.rules import loss_budgets, per_units, separations
+from fl_dpftrl.participation.rules import loss_budgets, per_units, population_budgets, separations
+from fl_dpftrl.support.text import roundings
 
 _NO_LOG_SHOWS = (
   'that it was drawn so, in secret and whatever the data, no log shows: this one has nothing that'
@@ -26,6 +27,8 @@ def part(participation: Participation) -> str:
 
 def extent(participation: Participation) -> str:
   """Returns the rounds that its guarantee is of."""
+  if isinstance(participation, population_budgets.PopulationBudget):
+    return 'any number of runs and rounds'
   if participation.num_rounds is None:
     return 'any number of rounds'
   return f'{participation.num_rounds}{"" if participation.is_drawn else " declared"} rounds'
@@ -35,8 +38,15 @@ def broken(participation: Participation) -> str:
   """Returns that it was not kept, or that the log is not of such draws."""
   if participation.is_drawn:
     return f'the log contradicts --sampling={participation.kind}'
+  return f'the {_limits(participation)} was not kept'
+
+
+def _limits(participation: Participation) -> str:
+  """Returns what devices keep to, in words."""
+  if isinstance(participation, population_budgets.PopulationBudget):
+    return 'budget of the population'
   is_budget = isinstance(participation, loss_budgets.LossBudget)
-  return f'the {"loss budget" if is_budget else "declared schema"} was not kept'
+  return 'loss budget' if is_budget else 'declared schema'
 
 
 def warning(participation: Participation, reason: str | None) -> str:
@@ -46,8 +56,9 @@ def warning(participation: Participation, reason: str | None) -> str:
       f'THE LOG CONTRADICTS --sampling={participation.kind}, so nothing is guaranteed under'
       f' {part(participation)}: {reason}'
     )
-  if isinstance(participation, loss_budgets.LossBudget):
-    return f'THE LOSS BUDGET DOES NOT HOLD: {reason}; the figures of it are void'
+  if participation.num_rounds is None and not isinstance(participation, separations.MinSep):
+    name = _limits(participation).upper()
+    return f'THE {name} DOES NOT HOLD: {reason}; the figures of it are void'
   return f'THE DECLARED SCHEMA DOES NOT HOLD: {reason}; the declared figures are void'
 
 
@@ -64,7 +75,33 @@ def assumptions(participation: Participation, adjacency: str) -> list[str]:
       ' data that training protects, nor on what was released from it; the table itself is not'
       ' protected'
     )
+  elif isinstance(participation, population_budgets.PopulationBudget):
+    sentences += _of_budgets(participation)
   return [f'{part(participation)}: {sentence}' for sentence in sentences]
+
+
+def _of_budgets(budget: population_budgets.PopulationBudget) -> list[str]:
+  """Returns the figures of classes, and what the budgets of a population assume."""
+  at = f'at δ = {roundings.exact(budget.delta)}'
+  sentences = [
+    'all runs that draw on the budget are in the ledger, and which of them drew next, their'
+    ' strategies and their noise depended only on what was released before'
+  ]
+  if len(budget.epsilons) > 1:
+    figures = (
+      f'a {budget.name} that was always of class {name} has ε = {roundings.up(epsilon)} {at}'
+      for name, epsilon in budget.epsilons.items()
+    )
+    sentences += [
+      *figures,
+      'classes did not depend on data that training protects; they themselves are not protected',
+    ]
+  if budget.num_ended:
+    sentences.append(
+      f'the noise of {budget.num_ended} runs that ended, and every copy of it, was deleted before'
+      ' they were charged only for the rows that they had'
+    )
+  return sentences
 
 
 def verdicts(
@@ -75,7 +112,13 @@ def verdicts(
     why = 'THE LOG CONTRADICTS THE SAMPLING that was stated, so that nothing is guaranteed here'
     shown = _NO_LOG_SHOWS if holds else why
     return [f'{part(participation)}: {shown}'] if participation.is_secret or not holds else []
-  if isinstance(participation, loss_budgets.LossBudget):
+  if isinstance(participation, population_budgets.PopulationBudget):
+    name, recorded = (
+      'the budgets',
+      ' are those of the ledger, which were fixed before its first run',
+    )
+    void, stated = f'THE {_limits(participation).upper()} DOES NOT HOLD: the figures of it', ''
+  elif isinstance(participation, loss_budgets.LossBudget):
     name, void = 'the loss budget', 'THE LOSS BUDGET DOES NOT HOLD in this log: the figures of it'
     recorded = (
       ' is the one in the metadata of the log, where it was recorded before the first round'

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import os
 import pathlib
 from collections.abc import Iterator
@@ -19,8 +20,9 @@ from fl_dpftrl.logs import (
   refusals,
   unit_tables,
 )
-from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms import base, sensitivities
 from fl_dpftrl.mechanisms.files import documents, files
+from fl_dpftrl.participation.accounting import arithmetics, guarantees
 from fl_dpftrl.participation.rules import population_budgets
 from fl_dpftrl.prove.replaying import opened_runs
 from fl_dpftrl.support.files import paths
@@ -46,6 +48,20 @@ class PopulationRuns:
   chance: float
   reasons: tuple[str, ...]
   warnings: tuple[str, ...]
+
+  def guarantee(self, unit: float, terms: guarantees.Terms) -> guarantees.Guarantee:
+    """Returns that of the largest budget.
+
+    Args:
+      unit: noise multiplier in whose units its sensitivity is.
+    """
+    value = math.nextafter(self.mu * unit, math.inf)
+    return guarantees.Guarantee.of(
+      sensitivities.Sensitivity(value, sensitivities.UPPER_BOUND),
+      terms,
+      noise_multiplier=unit,
+      rounding=arithmetics.Rounding(chance=self.chance),
+    )
 
 
 def is_population(path: Any) -> bool:
@@ -92,7 +108,10 @@ def opened(
   return PopulationRuns(
     runs=tuple(runs),
     budget=population_budgets.PopulationBudget(
-      epsilons=claim.epsilons, delta=claim.delta, name=claim.unit
+      epsilons=claim.epsilons,
+      delta=claim.delta,
+      name=claim.unit,
+      num_ended=sum(run.has_ended for run in state.runs),
     ),
     mu=claim.mu(claim.largest),
     chance=state.chance,

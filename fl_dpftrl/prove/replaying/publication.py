@@ -7,7 +7,7 @@ import sys
 
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.participation import Participation
-from fl_dpftrl.participation.rules import separations
+from fl_dpftrl.participation.rules import population_budgets, separations
 from fl_dpftrl.prove.replaying import statements
 
 
@@ -24,7 +24,10 @@ def command(statement: statements.Statement) -> str:
   """Returns the command that gives published figures again; names in capitals stand for paths."""
   words = ['fl-dpftrl', 'replay']
   first = statement.runs[0]
-  if statement.several:
+  planned = statement.planned
+  if planned and isinstance(planned.participation, population_budgets.PopulationBudget):
+    words.append('POPULATION')
+  elif statement.several:
     words += [f'RUN{i}' for i in range(1, len(statement.runs) + 1)]
     sites = 'local' if statement.local_ids else 'disjoint'
     words += [f'--sites={sites}'] if statement.disjoint else []

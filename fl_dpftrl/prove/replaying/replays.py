@@ -5,6 +5,7 @@ stand side by side and are never mixed.
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from fl_dpftrl.prove.replaying import (
   observed_losses,
   opened_runs,
   participation_sentences,
+  population_runs,
   run_facts,
   statement_parts,
   statements,
@@ -27,7 +29,7 @@ _ROUNDING = 1e-9  # relative, of figures that are computed in several ways
 
 
 def replay(
-  runs: opened_runs.Given | Sequence[opened_runs.Given],
+  runs: opened_runs.Given | population_runs.PopulationRuns | Sequence[opened_runs.Given],
   *,
   delta: float | Sequence[float],
   adjacency: str = 'zero_out',
@@ -40,7 +42,8 @@ def replay(
 
   Args:
     runs: one run, or several of one population, whose guarantees are composed; each as `open_run`
-      returns it, or the path of a run's folder.
+      returns it, or the path of a run's folder. Or the folder of a `Population`: all of its runs,
+      whose guarantee is that of its budgets.
     delta: δ, one or several.
     adjacency: 'zero_out' or 'replace_one'.
     group_size: devices that are protected together.
@@ -55,6 +58,14 @@ def replay(
   """
   if local_ids and not disjoint:
     raise ValueError('local_ids is for disjoint runs: a device of two would be taken for two')
+  population: population_runs.PopulationRuns | None = None
+  if isinstance(runs, (str, os.PathLike)) and population_runs.is_population(runs):
+    runs = population_runs.opened(runs)
+  if isinstance(runs, population_runs.PopulationRuns):
+    if disjoint:
+      raise ValueError('disjoint is for runs, and not for a population, whose budgets are shared')
+    population = runs
+    runs = population.runs
   runs = opened_runs.together(runs, local_ids=local_ids)
   terms = guarantees.Terms(delta, adjacency, group_size)
   disjoint, local_ids = disjoint and len(runs) > 1, local_ids and len(runs) > 1
@@ -82,7 +93,10 @@ def replay(
   if tally.num_devices:
     observed = spend(observed_losses.largest(tally, group_size))
     observed = dataclasses.replace(observed, group_size=group_size)
-  planned = _planned(runs, facts, tally, observed, terms, disjoint)
+  if population is None:
+    planned = _planned(runs, facts, tally, observed, terms, disjoint)
+  else:
+    planned = _of_population(population, run_claim.noise_unit([run.claim for run in runs]), terms)
   every = [fact.claim for fact in facts], [fact.schema for fact in facts]
   worst_case = run_claim.compose(*every, terms, disjoint=disjoint)
   if planned and planned.holds and planned.participation.num_rounds is None:
@@ -94,7 +108,7 @@ def replay(
     per_device = observed_losses.PerDevice.of(tally, spend)
   if tally.violators:
     violations = observed_losses.Violations.of(tally, facts, spend, disjoint)
-  warnings, void_reasons = [], []
+  warnings, void_reasons = list(population.warnings) if population else [], []
   for place, (run, fact) in enumerate(zip(runs, facts), 1):
     name = f'run {place}: ' if len(runs) > 1 else ''
     of_devices = fact.counted.warnings() if fact.counted else ()
@@ -163,8 +177,7 @@ def _planned(
     run_claims = [dataclasses.replace(claim, noise_multiplier=0.0) for claim in run_claims]
   if len(runs) > 1:
     reasons = reasons and ['not every run kept to its own, see the assumptions']
-  charged = [run.charged for run in runs]
-  guarantee = run_claim.compose(run_claims, every, terms, charged, disjoint)
+  guarantee = run_claim.compose(run_claims, every, terms, disjoint)
   if not (reasons or whole.is_drawn) and observed and tally.exact:
     if observed.mu > guarantee.mu * (1.0 + _ROUNDING):
       reasons = [statement_parts.TOO_SMALL]
@@ -174,6 +187,19 @@ def _planned(
     participation=whole,
     holds=not reasons,
     reason='; '.join(reasons) or None,
+  )
+
+
+def _of_population(
+  population: population_runs.PopulationRuns, unit: float, terms: guarantees.Terms
+) -> statement_parts.Planned:
+  """Returns the guarantee of a population's budgets, void where its ledger contradicts them."""
+  return statement_parts.Planned(
+    name=participation_sentences.part(population.budget),
+    guarantee=population.guarantee(unit, terms),
+    participation=population.budget,
+    holds=not population.reasons,
+    reason='; '.join(population.reasons[:1]) or None,
   )
 
 
@@ -214,7 +240,6 @@ def _facts(
     claim_in_log=run.stated is not None,
     recorded=run.recorded,
     schema_in_log=run.schema_in_log,
-    charged=tuple(place + 1 for place in run.charged),
     from_counts=run.from_counts,
     counted=devices,
     units=units,

@@ -56,7 +56,6 @@ class RunFacts:
     claim_in_log: whether the log's metadata state the claim.
     recorded: participation that log or folder state, whatever is claimed; None if none is.
     schema_in_log: whether they state the declared schema, as it was written before round 0.
-    charged: numbers, from 1, of the runs that its loss budget counted as earlier runs.
     num_rounds_assumed: whether the number of rounds rests only on the last round.
     from_counts: whether counts were given in place of the log's rows.
     counted: confidential counts of devices; None in a publishable statement.
@@ -73,7 +72,6 @@ class RunFacts:
   claim_in_log: bool = False
   recorded: Participation | None = None
   schema_in_log: bool = False
-  charged: tuple[int, ...] = ()
   num_rounds_assumed: bool = False
   from_counts: bool = False
   counted: participation_counts.RunCounts | None = None
@@ -124,7 +122,6 @@ class RunFacts:
       'arithmetic': claim.arithmetic.kind if has_arithmetic else None,
       'num_coordinates': claim.arithmetic.num_coordinates,
       'schema_in_log': self.schema_in_log or None,
-      'charged_runs': list(self.charged) or None,
       'not_private_metrics': list(claim.not_private_metrics) or None,
       'trusted_operations': list(claim.trusted_operations) or None,
     }

@@ -6,7 +6,7 @@ from typing import Any
 from fl_dpftrl.participation import batches, drawn, registry
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.participation import Participation
-from fl_dpftrl.participation.rules import loss_budgets, per_units, sampling
+from fl_dpftrl.participation.rules import loss_budgets, per_units, population_budgets, sampling
 from fl_dpftrl.prove.replaying import participation_sentences
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
@@ -87,9 +87,15 @@ def fields(participation: Participation) -> json_files.Object:
   if isinstance(participation, per_units.PerUnit):
     unit = {'unit': participation.name, 'max_rows': participation.max_rows}
     return {**fields(participation.participation), **unit}
+  if isinstance(participation, population_budgets.PopulationBudget):
+    budgets: json_files.Object = {
+      'budgets': dict(participation.epsilons),
+      'budget_delta': participation.delta,
+    }
+    budgets['num_ended_runs'] = participation.num_ended
+    return {'num_rounds': None, 'unit': participation.name, **budgets}
   if isinstance(participation, loss_budgets.LossBudget):
-    number = len(participation.earlier)
-    return {'num_rounds': None, **dataclasses.asdict(record), 'earlier': number}
+    return {'num_rounds': None, **dataclasses.asdict(record)}
   if not isinstance(participation, drawn.Drawn):
     return dataclasses.asdict(record)
   attributes = registry.to_json(participation)

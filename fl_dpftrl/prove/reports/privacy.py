@@ -63,7 +63,6 @@ def report(statement: statements.Statement, setting: Setting) -> str:
     a_noun=_a(noun),
     kept_rows=_rows([run.units.max_rows if run.units else 0 for run in statement.runs]),
     declared_rows=_rows([getattr(planned and planned.participation, 'max_rows', 0)]),
-    counts_earlier=bool(getattr(statement.runs[0].claim.participation, 'earlier', ())),
     drawn_is_amplified=statement.drawn is not None and statement.drawn.name == 'amplified',
     clip_norm=_clip_norm(statement),
     report_goal=statement.runs[0].claim.report_goal,

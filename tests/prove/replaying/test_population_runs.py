@@ -1,0 +1,164 @@
+"""Statements over all runs of a population, by its ledger and by the folders of its runs."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.commands import dispatch
+from fl_dpftrl.logs import population_ledger, refusals
+from fl_dpftrl.participation.accounting import gaussian
+from fl_dpftrl.participation.counts import population_losses
+from fl_dpftrl.prove.replaying import population_runs
+
+_IDS = [f'd{i}' for i in range(6)]
+
+
+def _claim(noise_multiplier=6.0, **more) -> dpftrl.Claim:
+  schema = more.pop('participation', dpftrl.MinSep(50, 1, 50))
+  return dpftrl.Claim(
+    strategy=more.pop('strategy', 'identity'),
+    noise_multiplier=noise_multiplier,
+    participation=schema,
+  )
+
+
+def _rounds(run, num_rounds, ids=_IDS):
+  for _ in range(num_rounds):
+    with run.round(ids) as round_:
+      round_.released()
+
+
+@pytest.fixture
+def folder(tmp_path) -> pathlib.Path:
+  fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=4.0, delta=1e-6)
+  blt = _claim(30.0, strategy='blt-b100')
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as one:
+    with dpftrl.Run(tmp_path / 'run2', blt, population=fleet) as two:
+      _rounds(one, 3)
+      _rounds(two, 2, _IDS[:3])
+      _rounds(one, 2, _IDS[2:])
+  return tmp_path / 'fleet'
+
+
+def test_one_statement_over_all_runs(tmp_path, folder):
+  statement = dpftrl.replay(folder, delta=1e-6)
+  assert statement.num_rounds == 7 and len(statement.runs) == 2
+  declared = statement.declared
+  assert declared.holds and declared.guarantee.epsilon() == pytest.approx(4.0, abs=1e-9)
+  assert declared.guarantee.epsilon() <= 4.0
+  of_runs = dpftrl.replay([tmp_path / 'run1', tmp_path / 'run2'], delta=1e-6)
+  assert statement.observed.epsilon() == of_runs.observed.epsilon()
+  figures = (statement.observed, declared.guarantee, of_runs.declared.guarantee)
+  assert sorted(figures, key=lambda each: each.epsilon()) == list(figures)
+  assert statement.quoted == 'ε = 4 at δ = 1e-06, of any number of runs and rounds'
+  words = ' '.join(statement.assumptions)
+  assert 'declared: the budgets are those of the ledger' in words
+  assert 'all runs that draw on the budget are in the ledger' in words
+  assert 'drew on the budget of a population' not in words
+
+
+def test_a_run_alone_says_that_others_draw_on_its_budget(tmp_path, folder):
+  statement = dpftrl.replay(tmp_path / 'run1', delta=1e-6)
+  assert any('drew on the budget of a population' in each for each in statement.assumptions)
+
+
+def test_other_deltas_and_groups(folder):
+  mu = 1.0 / gaussian.effective_noise_multiplier(4.0, 1e-6)
+  statement = dpftrl.replay(folder, delta=[1e-6, 1e-9], adjacency='replace_one', group_size=2)
+  guarantee = statement.declared.guarantee
+  assert guarantee.mu == pytest.approx(4.0 * mu, rel=1e-9)
+  assert guarantee.epsilon(1e-9) == pytest.approx(gaussian.epsilon(0.25 / mu, 1e-9), rel=1e-9)
+
+
+def test_a_run_whose_folder_is_missing_counts_by_the_ledger(tmp_path, folder):
+  before = dpftrl.replay(folder, delta=1e-6)
+  shutil.rmtree(tmp_path / 'run2')
+  statement = dpftrl.replay(folder, delta=1e-6)
+  assert statement.observed == before.observed
+  assert 'the folder of run 2 is not where it was' in statement.warnings[0]
+
+
+def test_logs_are_compared_with_the_ledger(tmp_path, folder):
+  copy = shutil.copytree(folder, tmp_path / 'before')
+  fleet = dpftrl.Population(folder)
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run, 1)
+  assert dpftrl.replay(folder, delta=1e-6).num_rounds == 8
+  with pytest.raises(refusals.LogError, match='earlier moment'):
+    dpftrl.replay(copy, delta=1e-6)
+
+
+def test_while_runs_are_live(tmp_path, folder):
+  fleet = dpftrl.Population(folder)
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run, 1)
+    assert dpftrl.replay(folder, delta=1e-6).num_rounds == 8
+    _rounds(run, 1)
+  assert dpftrl.replay(folder, delta=1e-6).num_rounds == 9
+
+
+def test_classes_have_figures_by_name(tmp_path):
+  budgets = {'a': 1.0, 'b': 4.0}
+  fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=budgets, delta=1e-6, default='a')
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run, 1)
+  statement = dpftrl.replay(tmp_path / 'fleet', delta=1e-6)
+  assert statement.declared.guarantee.epsilon() == pytest.approx(4.0)
+  assert any('of class a has ε = 1 at δ = 1e-06' in each for each in statement.assumptions)
+  document = statement.to_json()['declared']
+  assert document['budgets'] == {'a': 1.0, 'b': 4.0}
+
+
+def test_a_ledger_that_passes_a_budget_does_not_hold(tmp_path, folder, monkeypatch):
+  fleet = dpftrl.Population(folder)
+  admits_all = lambda self, place, ids, rows=1: np.full(len(ids), '')
+  with monkeypatch.context() as patched:
+    patched.setattr(population_losses.PopulationLosses, 'reasons', admits_all)
+    with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+      _rounds(run, 40)
+  statement = dpftrl.replay(folder, delta=1e-6)
+  assert not statement.declared.holds
+  assert 'passes the budget of a device' in statement.declared.reason
+  assert any('BUDGET OF THE POPULATION DOES NOT HOLD' in each for each in statement.assumptions)
+
+
+def test_people(tmp_path):
+  fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=8.0, delta=1e-6, unit='person')
+  schema = dpftrl.PerUnit(dpftrl.MinSep(40, 1, 40), max_rows=2)
+  units = tmp_path / 'units.csv'
+  units.write_text('device_id,unit_id,from_round\na1,a,0\na2,a,0\nb1,b,0\n')
+  with dpftrl.Run(
+    tmp_path / 'run1', _claim(participation=schema), population=fleet, units=units
+  ) as run:
+    _rounds(run, 3, ['a1', 'a2', 'b1'])
+  statement = dpftrl.replay(population_runs.opened(tmp_path / 'fleet', units), delta=1e-6)
+  assert statement.unit == 'person' and statement.num_devices == 2
+  assert statement.declared.holds and statement.observed.mu < statement.declared.guarantee.mu
+
+
+def test_the_command(tmp_path, folder, capsys):
+  dispatch.run(['replay', str(folder), '--delta=1e-6', '--json'])
+  result = json.loads(capsys.readouterr().out)
+  assert result['declared']['budgets'] == {'everybody': 4.0} and result['declared']['holds']
+  page, public = tmp_path / 'privacy.html', tmp_path / 'public.html'
+  dispatch.run(
+    ['replay', str(folder), '--delta=1e-6', f'--report={page}', f'--public_report={public}']
+  )
+  assert 'any number of runs and rounds' in capsys.readouterr().out
+  assert 'any number of runs and rounds' in page.read_text()
+  assert 'replay POPULATION' in public.read_text()
+  assert not any(device in public.read_text() for device in _IDS)
+  for words in (['--strategy=identity'], [str(tmp_path / 'run1')], ['--sites=disjoint']):
+    with pytest.raises(SystemExit) as stopped:
+      dispatch.run(['replay', str(folder), '--delta=1e-6', *words])
+    assert stopped.value.code == 2
+
+
+def test_every_record_is_needed(folder):
+  records = population_ledger.read(folder)
+  kinds = [record.kind for record in records]
+  assert kinds == ['population', 'run', 'run', *['rounds'] * 7]
