@@ -98,9 +98,13 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
   if len(runs) > 1:
     independent = (
       'the noise of each run is independent of that of the others; a device'
-      ' that is in several runs has the same device_id in them; which runs there were, and their'
-      ' strategies, noise and schemas, did not depend on what the others released'
+      ' that is in several runs has the same device_id in them'
     )
+    if not (planned and _is_population(planned)):
+      independent += (
+        '; which runs there were, and their strategies, noise and schemas, did not depend on what'
+        ' the others released'
+      )
     result.append((SERVER, independent))
   if statement.disjoint:
     seen = (

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import version
+from fl_dpftrl.participation.rules import population_budgets
 from fl_dpftrl.prove.replaying import assumption_sentences, publication, run_facts, statements
 from fl_dpftrl.prove.reports import page, report_figures, settings
 from fl_dpftrl.support.files import durable, json_files
@@ -47,6 +48,9 @@ def report(statement: statements.Statement, setting: Setting) -> str:
   if statement.runs[0].units is not None:
     noun = statement.unit
     unit = f'{_a(noun)}, with all devices that it owns'
+  of_population = planned is not None and isinstance(
+    planned.participation, population_budgets.PopulationBudget
+  )
   return page.render(
     'privacy.html',
     title=': '.join(filter(None, ('Privacy report', setting.run))),
@@ -54,6 +58,8 @@ def report(statement: statements.Statement, setting: Setting) -> str:
     statement=statement,
     setting=setting,
     void=void,
+    of_population=of_population,
+    budget='the budget of the population' if of_population else 'the declared loss budget',
     head=head,
     rounds_may_follow=statement.rounds_may_follow,
     adjacency=statement.adjacency.replace('_', '-'),
