@@ -212,6 +212,14 @@ def test_together_is_never_below_each_one(first, second):
     assert participations[0].together([more]).max_rows == 5
 
 
+@pytest.mark.parametrize('first, second', itertools.product(EXAMPLES, repeat=2))
+def test_what_covers_another_allows_all_of_it(first, second):
+  """Of a log that recorded the second, the first is then no understatement."""
+  whole, part, losses = EXAMPLES[first], EXAMPLES[second], losses_of(BLT)
+  if whole.participation.covers(part.participation):
+    assert all(whole.allowed(pattern, losses) for pattern in part.patterns(BLT))
+
+
 @pytest.mark.parametrize('name', [n for n in EXAMPLES if n not in PROMISED])
 def test_draws_are_not_composed(name):
   with pytest.raises(ValueError, match='are not composed over several runs'):
