@@ -181,6 +181,24 @@ def test_a_sensitivity_below_that_of_an_allowed_pattern_is_refused(values):
     dpftrl.PerUnit(participation).for_claim(BLT)
 
 
+@dpftrl.register
+class Free(Once):
+  """A participation that turns nobody away, with the sensitivity of one round."""
+
+  kind = 'free'
+
+  def gate(self, strategy):
+    return None
+
+  def wrong(self, strategy, rounds, starts):
+    return np.zeros(rounds.size, bool)
+
+
+def test_without_a_gate_every_round_is_tried():
+  with pytest.raises(ValueError, match="'free' has a sensitivity of .*, and a device that it all"):
+    dpftrl.account(BLT, Free(30), noise_multiplier=3.0, delta=1e-6)
+
+
 def test_a_declared_figure_below_the_observed_one_does_not_hold(tmp_path):
   """Nobody is in round 0 and again from round 9 on, so no short run shows the sensitivity."""
   claim = dpftrl.Claim(
