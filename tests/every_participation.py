@@ -177,7 +177,7 @@ EXAMPLES = {
   'fixed_separation': Example(dpftrl.FixedSeparation(NUM_ROUNDS, 2), exactly_apart(2)),
   'loss_budget': Example(_BUDGET, _NAMED),
   'loss_budget of a number': Example(
-    dpftrl.LossBudget(squared=4.5), within_loss(lambda losses: 4.5)
+    dpftrl.LossBudget(squared=5.0), within_loss(lambda losses: 5.0)
   ),
   'per_unit': Example(dpftrl.PerUnit(dpftrl.MinSep(NUM_ROUNDS, 2, 2), 2), of_units(apart(2, 2), 2)),
   'per_unit of a budget': Example(dpftrl.PerUnit(_BUDGET, 2), of_units(_NAMED, 2, by_row=True)),

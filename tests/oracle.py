@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from scipy import stats
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms import base, workloads
@@ -106,6 +107,12 @@ def worst_of_vectors(matrix: np.ndarray, schema: dpftrl.MinSep) -> float:
       if chunk.size:
         best = max(best, float(ascent(blocks[chunk]).max()))
   return math.sqrt(best)
+
+
+def exact_delta(shift: float, epsilon: float) -> float:
+  """Returns δ of a Gaussian of standard deviation 1 that is shifted so far."""
+  upper = stats.norm.cdf(shift / 2 - epsilon / shift)
+  return upper - math.exp(epsilon) * stats.norm.cdf(-shift / 2 - epsilon / shift)
 
 
 def per_query_error(strategy, num_rounds: int, workload=workloads.Workload()) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.participation import promised, registry
+from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.participation.participation import Participation, Recorded
 from fl_dpftrl.participation.rules import loss_budgets
@@ -22,7 +23,7 @@ ROWS = 'max_rows'
 
 
 def _delegated(name: str) -> Any:
-  """Returns a property or method of a `PerUnit` that is that of its participation."""
+  """Returns a property of a `PerUnit` that is that of its participation."""
   return property(operator.attrgetter(f'participation.{name}'))
 
 
@@ -74,7 +75,6 @@ class PerUnit(promised.Promised):
   schema = _delegated('schema')
   needs_rows = _delegated('needs_rows')
   charges_rows = _delegated('charges_rows')
-  check = _delegated('check')
 
   @property
   def unit(self) -> str:  # type: ignore[override]
@@ -99,6 +99,9 @@ class PerUnit(promised.Promised):
     if self.charges_rows:
       return inner
     return inner._replace(value=self.max_rows * inner.value)
+
+  def check(self, strategy: base.Strategy, terms: guarantees.Terms) -> None:
+    self.participation.check(strategy, terms)
 
   def for_claim(self, strategy: base.Strategy) -> 'PerUnit':
     """Returns itself, with the participation as a claim holds it."""

@@ -135,3 +135,7 @@ class FixedSeparation(schemas.Fixed, MinSep):
   def for_claim(self, strategy: base.Strategy) -> Participation:
     """Raises ValueError: no gate keeps it."""
     raise ValueError(f'participation must be a MinSep, got {messages.quoted(self)}')
+
+  def covers(self, other: Participation) -> bool:
+    """Returns whether another is this one: a min-sep schema of the same numbers allows more."""
+    return self == other

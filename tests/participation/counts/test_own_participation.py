@@ -181,6 +181,24 @@ def test_a_sensitivity_below_that_of_an_allowed_pattern_is_refused(values):
     dpftrl.PerUnit(participation).for_claim(BLT)
 
 
+@dpftrl.register
+class Free(Once):
+  """A participation that turns nobody away, with the sensitivity of one round."""
+
+  kind = 'free'
+
+  def gate(self, strategy):
+    return None
+
+  def wrong(self, strategy, rounds, starts):
+    return np.zeros(rounds.size, bool)
+
+
+def test_without_a_gate_every_round_is_tried():
+  with pytest.raises(ValueError, match="'free' has a sensitivity of .*, and a device that it all"):
+    dpftrl.account(BLT, Free(30), noise_multiplier=3.0, delta=1e-6)
+
+
 def test_a_declared_figure_below_the_observed_one_does_not_hold(tmp_path):
   """Nobody is in round 0 and again from round 9 on, so no short run shows the sensitivity."""
   claim = dpftrl.Claim(
@@ -208,41 +226,37 @@ def test_a_declared_figure_below_the_observed_one_does_not_hold(tmp_path):
   assert 'sensitivity of the participation is wrong' in verification.checks[-1].found[0]
 
 
-def test_a_gate_keeps_the_least_separation_that_a_bound_rests_on():
-  """Also for a participation whose `allows` forgets it."""
+@dpftrl.register
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Anything(dpftrl.MinSep):
+  """Allows what its bound does not cover."""
 
-  @dpftrl.register
-  @dataclasses.dataclass(frozen=True, kw_only=True)
-  class Anything(dpftrl.MinSep):
-    kind = 'anything'
+  kind = 'anything'
 
-    def allows(self, rounds):
-      return True
+  def allows(self, rounds):
+    return True
 
-  gate = Anything(num_rounds=6, min_sep=3, max_participations=2).gate(BLT)
-  taken = []
+
+@dpftrl.register
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FromThree(dpftrl.MinSep):
+  kind = 'from_three'
+
+  def allows(self, rounds):
+    return super().allows(rounds) and min(rounds) >= 3
+
+
+@pytest.mark.parametrize('participation, expected', [
+  (Anything(num_rounds=6, min_sep=3, max_participations=2), [0, 3]),  # The bound rests on them.
+  (FromThree(num_rounds=6), [3, 4, 5]),  # A first round is refused too.
+])  # fmt: skip
+def test_a_gate_keeps_bound_and_patterns(participation, expected):
+  gate, taken = participation.gate(BLT), []
   for t in range(6):
     admitted = admission.admit(gate, ['x'])
     gate.record(admitted.device_ids)
     taken += [t] * len(admitted.column)
-  assert taken == [0, 3]
-
-
-def test_a_gate_refuses_a_first_round_too():
-  @dpftrl.register
-  @dataclasses.dataclass(frozen=True, kw_only=True)
-  class FromThree(dpftrl.MinSep):
-    kind = 'from_three'
-
-    def allows(self, rounds):
-      return super().allows(rounds) and min(rounds) >= 3
-
-  gate, taken = FromThree(num_rounds=6).gate(BLT), []
-  for t in range(6):
-    admitted = admission.admit(gate, ['x'])
-    gate.record(admitted.device_ids)
-    taken += [t] * len(admitted.column)
-  assert taken == [3, 4, 5]
+  assert taken == expected
 
 
 def test_a_search_is_for_its_own_bound():

@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
@@ -16,6 +15,7 @@ from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.participation.rules import per_units, sampling
+from tests import oracle
 from tests.every_participation import EXAMPLES, NUM_ROUNDS, every_pattern, losses_of
 from tests.participation.rules import adversaries
 
@@ -35,12 +35,6 @@ PROMISED = [name for name, e in EXAMPLES.items() if not e.participation.is_drawn
 KEPT = [name for name in PROMISED if name != 'fixed_separation']
 DELTA, SIGMA = 1e-3, 2.0
 TERMS = guarantees.Terms(DELTA)
-
-
-def exact_delta(shift: float, epsilon: float) -> float:
-  """Returns δ of a Gaussian of standard deviation 1 that is shifted so far."""
-  upper = stats.norm.cdf(shift / 2 - epsilon / shift)
-  return upper - math.exp(epsilon) * stats.norm.cdf(-shift / 2 - epsilon / shift)
 
 
 def wrong(participation, strategy, patterns) -> list[bool]:
@@ -69,9 +63,9 @@ def test_a_guarantee_is_never_below_brute_force(name, strategy, kind):
   if not participation.is_secret:
     guarantee = participation.guarantee(strategy, SIGMA, TERMS)
     assert guarantee.sensitivity == worst.value
-    assert exact_delta(largest / SIGMA, guarantee.epsilon()) <= DELTA * (1 + 1e-9)
+    assert oracle.exact_delta(largest / SIGMA, guarantee.epsilon()) <= DELTA * (1 + 1e-9)
     least = participation.least_noise(strategy, 1.0, None, TERMS)
-    assert exact_delta(largest / least.noise_multiplier, 1.0) <= DELTA * (1 + 1e-9)
+    assert oracle.exact_delta(largest / least.noise_multiplier, 1.0) <= DELTA * (1 + 1e-9)
 
 
 HALVES = [(0,), (1,)], [0.5, 0.5]
@@ -210,6 +204,14 @@ def test_together_is_never_below_each_one(first, second):
   if isinstance(whole, dpftrl.PerUnit):
     more = dataclasses.replace(participations[1], max_rows=5)
     assert participations[0].together([more]).max_rows == 5
+
+
+@pytest.mark.parametrize('first, second', itertools.product(EXAMPLES, repeat=2))
+def test_what_covers_another_allows_all_of_it(first, second):
+  """Of a log that recorded the second, the first is then no understatement."""
+  whole, part, losses = EXAMPLES[first], EXAMPLES[second], losses_of(BLT)
+  if whole.participation.covers(part.participation):
+    assert all(whole.allowed(pattern, losses) for pattern in part.patterns(BLT))
 
 
 @pytest.mark.parametrize('name', [n for n in EXAMPLES if n not in PROMISED])

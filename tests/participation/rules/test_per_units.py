@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from scipy import stats
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import readers, refusals, unit_tables
 from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.run import guards
+from tests import oracle
 
 BLT = dpftrl.BLT([0.5], [0.5])
 SCHEMA = dpftrl.MinSep(40, 5, 4)
@@ -25,25 +25,19 @@ def table(rows) -> unit_tables.UnitTable:
   return unit_tables.UnitTable('owners', pa.array(devices), pa.array(owners), np.array(rounds))
 
 
-def exact_delta(shift: float, epsilon: float) -> float:
-  """Returns δ of a Gaussian of standard deviation 1 that is shifted so far."""
-  upper = stats.norm.cdf(shift / 2 - epsilon / shift)
-  return upper - math.exp(epsilon) * stats.norm.cdf(-shift / 2 - epsilon / shift)
-
-
 def test_figures_of_multiplicities():
   matrix = BLT.strategy_matrix(5)
   gram = BLT.endless_gram().tabulated(8)
   entry = lambda s, t: float(gram.entries(np.array(min(s, t)), np.array(max(s, t))))
   square = 4 * entry(0, 0) + entry(1, 1) + 4 * entry(0, 1)
   assert square == pytest.approx(28 / 3, rel=1e-12)
-  claimed = exact_delta(math.sqrt(square) / 2, 0.5)
-  right = exact_delta(np.linalg.norm(matrix @ [2, 1, 0, 0, 0]) / 2, 0.5)
+  claimed = oracle.exact_delta(math.sqrt(square) / 2, 0.5)
+  right = oracle.exact_delta(np.linalg.norm(matrix @ [2, 1, 0, 0, 0]) / 2, 0.5)
   assert right == pytest.approx(0.44123, abs=5e-6) and claimed == pytest.approx(0.44185, abs=5e-6)
   assert right <= claimed
   # A meter that charges a person once a round admits two devices in three rounds.
   assert sum(entry(s, t) for s in range(3) for t in range(3)) <= square
-  wrong = exact_delta(np.linalg.norm(matrix @ [2, 2, 2, 0, 0]) / 2, 0.5)
+  wrong = oracle.exact_delta(np.linalg.norm(matrix @ [2, 2, 2, 0, 0]) / 2, 0.5)
   assert wrong == pytest.approx(0.77435, abs=5e-6) and wrong > claimed
 
 
