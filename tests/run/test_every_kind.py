@@ -190,7 +190,7 @@ def test_a_folder_is_of_one_run(kind, tmp_path):
 
 @every_kind
 def test_a_report_goal_stays_and_the_refusal_says_what_to_do(kind, tmp_path):
-  kind(tmp_path / 'run', 2)
+  kind(tmp_path / 'run', 6)
   claim = dataclasses.replace(dpftrl.open_run(tmp_path / 'run').claim, report_goal=4)
   with pytest.raises(ValueError, match='report_goal=4: .* learning rate of the server by 3/4'):
     dpftrl.Run(tmp_path / 'run', claim)
