@@ -17,7 +17,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_inprocess import analysis, clients, messages, programs, randomness, threads, values
+from fl_dpftrl.support.text import messages
+from tff_inprocess import analysis, clients, programs, randomness, threads, values
 
 _Tensors = Sequence[tf.Tensor]
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as contexts
 from tensorflow.python.framework import ops
 
-from tff_inprocess import messages
+from fl_dpftrl.support.text import messages
 
 Kind: TypeAlias = tuple[Any, ...]
 """A structure of batches, which can be hashed: (dtype, shape of a row), or (type, names, parts)."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tff_inprocess import messages
+from fl_dpftrl.support.text import messages
 
 _CALL, _KEY = 'PyFunc', 'token'
 CALLS = (_CALL, 'PyFuncStateless', 'EagerPyFunc')

@@ -12,7 +12,8 @@ import ray
 from ray import exceptions
 from tensorflow.python.framework import config
 
-from tff_inprocess import clients, messages, ray_cluster, trainer, transfer, values
+from fl_dpftrl.support.text import messages
+from tff_inprocess import clients, ray_cluster, trainer, transfer, values
 
 WAS_LOST, IS_BACK = 'is lost', 'is back'
 """Events of an actor."""

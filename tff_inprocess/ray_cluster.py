@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from ray import exceptions
 
-from tff_inprocess import messages
+from fl_dpftrl.support.text import messages
 
 _REACH_SECONDS = 5.0
 # Between two looks at the head, and until it is given up.

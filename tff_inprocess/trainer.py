@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_inprocess import clients, data_sets, messages, transfer, values
+from fl_dpftrl.support.text import messages
+from tff_inprocess import clients, data_sets, transfer, values
 
 # Steps and functions that are kept, of a few computations.
 _MOST_KEPT = 16

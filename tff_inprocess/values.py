@@ -19,7 +19,8 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.types import type_conversions
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
-from tff_inprocess import analysis, data_sets, messages
+from fl_dpftrl.support.text import messages
+from tff_inprocess import analysis, data_sets
 
 
 class MisfitError(TypeError):

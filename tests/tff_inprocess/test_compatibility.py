@@ -52,11 +52,9 @@ def fixture_streams(tmp_path_factory):
   folder = tmp_path_factory.mktemp('errors')
   shutil.copytree(ROOT / 'tff_inprocess', folder / 'tff_inprocess')
   shutil.copy(ROOT / 'examples/in_process.py', folder)
-  package = folder / 'fl_dpftrl'  # Of it, no more than what asks how large the machine is.
-  (package / 'support').mkdir(parents=True)
-  shutil.copy(ROOT / 'fl_dpftrl/support/machine.py', package / 'support')
-  for empty in (package, package / 'support'):
-    (empty / '__init__.py').touch()
+  package = folder / 'fl_dpftrl'  # Of it, no more than the room that imports no other.
+  shutil.copytree(ROOT / 'fl_dpftrl/support', package / 'support')
+  (package / '__init__.py').touch()
   environment = {name: v for name, v in os.environ.items() if name != 'TF_USE_LEGACY_KERAS'}
   environment |= {'PYTHONPATH': str(folder), 'TF_ENABLE_ONEDNN_OPTS': '1'}  # Of these tests: 0.
   program = PROGRAM.format(parts=PARTS, memory=str(folder / 'tff_inprocess' / 'memory.py'))

@@ -27,7 +27,7 @@ from fl_dpftrl.support.text import roundings
 
 GEOMETRIC, LOGARITHMIC = LAWS = ('geometric', 'logarithmic')
 _MOST_MEAN, _MOST_RUNS, _RUNS_A_MEAN = 1000, 100_000, 6  # The last is the default of `most`.
-_ENDS = np.linspace(-9.0, 9.0, 6001)  # Φ⁻¹ of the ends of cells of t; 0 and 1 are ends too
+_ENDS = np.linspace(-9.0, 9.0, 24_001)  # Φ⁻¹ of the ends of cells of t; 0 and 1 are ends too
 _SLACK = 1e-11  # relative, of a probability or a sum of them
 _LEAST, _LEAST_DELTA = 1e-200, 1e-100  # more than what underflows, and δ
 _MOST_EPSILON = 512.0  # of which e^ε times what underflows is nothing
