@@ -14,6 +14,7 @@ from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.participation.counts import meter
 from fl_dpftrl.run import guards
+from tests import made
 from tests.mechanisms.sensitivities import adaptive
 
 BLT = dpftrl.BLT([0.9, 0.4], [0.2, 0.3])
@@ -123,9 +124,8 @@ def test_a_log_in_which_both_pass_the_budget_is_void(tmp_path):
     LATER, participation=dataclasses.replace(BUDGET, earlier=(claim.digest,))
   )
   (tmp_path / 'loose').mkdir()
-  with dpftrl.LogWriter(tmp_path / 'loose' / 'participation.parquet', stated) as log:
-    for t in range(9):
-      log.append(t, [1] if t in (0, 4, 8) else [50], t) if t % 4 == 0 else log.append(t, [], t)
+  cohorts = [[1] if t in (0, 4, 8) else [] for t in range(9)]
+  made.ledger(tmp_path / 'loose' / 'participation.parquet', cohorts, stated)
   stated.save(tmp_path / 'loose')
   assert dpftrl.replay(tmp_path / 'loose', delta=DELTA).declared.holds  # It alone keeps to it.
   both = dpftrl.replay([tmp_path / 'first', tmp_path / 'loose'], delta=DELTA)
@@ -148,23 +148,14 @@ def test_a_schema_of_declared_rounds_counts_too(tmp_path):
 
 
 def test_an_aggregator_takes_earlier_runs(tmp_path):
-  def opened(folder, **options):
-    return dpftrl.PrivateAggregator(
-      BLT, template=np.zeros(3), noise_multiplier=3.0, clip_norm=1.0, report_goal=2,
-      folder=folder, participation=dpftrl.LossBudget(squared=2.0), delta=DELTA, **options,
-    )  # fmt: skip
-
-  def released(aggregator, ids):
-    with aggregator.round(ids) as round_:
-      for _ in ids:
-        round_.add(np.ones(3))
-
-  with opened(tmp_path / 'first') as aggregator:
-    released(aggregator, ['a', 'b'])
-  with opened(tmp_path / 'second', earlier=[tmp_path / 'first']) as aggregator:
+  options = dict(participation=dpftrl.LossBudget(squared=2.0), delta=DELTA)
+  with made.aggregator(tmp_path / 'first', BLT, **options) as aggregator:
+    made.release(aggregator, ['a', 'b'])
+  options['earlier'] = [tmp_path / 'first']
+  with made.aggregator(tmp_path / 'second', BLT, **options) as aggregator:
     ids = aggregator.admissible(['a', 'b', 'x', 'y'])
     assert ids.tolist() == ['x', 'y']
-    released(aggregator, ids)
+    made.release(aggregator, ids)
     with pytest.raises(ValueError, match='device_ids must be of the type'):
       aggregator.admissible([1, 2])
 
@@ -185,8 +176,7 @@ def test_what_does_not_count_is_refused(tmp_path):
     assert len(str(error.value)) < 300 and '\n' not in str(error.value)
   free = dataclasses.replace(CLAIM, participation=None)
   (tmp_path / 'free').mkdir()
-  with dpftrl.LogWriter(tmp_path / 'free' / 'participation.parquet', free) as log:
-    log.append(0, [1], 0)
+  made.ledger(tmp_path / 'free' / 'participation.parquet', [[1]], free)
   free.save(tmp_path / 'free')
   with pytest.raises(ValueError, match='none is declared'):
     run(tmp_path / 'second', earlier=[tmp_path / 'free'])

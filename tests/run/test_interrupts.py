@@ -14,13 +14,13 @@ from fl_dpftrl.logs import ledger_format, ledgers, log_tables, participation_log
 from fl_dpftrl.run import guards
 from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support.files import mark
-from tests import every_family
+from tests import every_family, made
 from tests.run import interrupts
 from tests.tff.training import small_runs
 
 STRATEGY = every_family.example('banded', 40)
 SCHEMA = dpftrl.MinSep(num_rounds=40, min_sep=2)
-CLAIM = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=2.0, participation=SCHEMA)
+CLAIM = made.claim(STRATEGY, participation=SCHEMA)
 NUM_ROUNDS, NUM_LOOPS = 2, 10
 
 
@@ -55,16 +55,7 @@ class AnyRun:
 
 class Aggregator:
   def open(self, folder):
-    return dpftrl.PrivateAggregator(
-      STRATEGY,
-      template=np.zeros(4, np.float32),
-      noise_multiplier=2.0,
-      clip_norm=1.0,
-      report_goal=2,
-      folder=folder,
-      participation=SCHEMA,
-      metrics={'loss': 1.0},
-    )
+    return made.aggregator(folder, STRATEGY, participation=SCHEMA, metrics={'loss': 1.0})
 
   def next(self, aggregator):
     return aggregator.next_round
@@ -73,7 +64,7 @@ class Aggregator:
     self.last = aggregator.round(cohort(aggregator.next_round))
     with self.last as round_:
       for _ in range(2):
-        round_.add(np.full(4, 0.1, np.float32), metrics={'loss': 0.5})
+        round_.add(np.full(3, 0.1), metrics={'loss': 0.5})
     return round_.index, round_.mean.tobytes()
 
 

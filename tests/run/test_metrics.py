@@ -13,17 +13,15 @@ from fl_dpftrl.logs import refusals
 from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.run import release, released, sums
+from tests import made
 
 TEMPLATE = {'weights': np.zeros(3, np.float32), 'bias': np.zeros(2, np.float32)}
 BOUNDS = {'loss': 10.0, 'accuracy': 1.0}
-STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
 
 
 def opened(folder, **changes):
-  return dpftrl.PrivateAggregator(**{
-    'strategy': STRATEGY, 'template': TEMPLATE, 'noise_multiplier': 2.0, 'clip_norm': 1.0,
-    'report_goal': 4, 'folder': folder, 'noise_seed': 3, 'metrics': BOUNDS, **changes,
-  })  # fmt: skip
+  options = dict(template=TEMPLATE, report_goal=4, noise_seed=3, metrics=BOUNDS)
+  return made.aggregator(folder, **options | changes)
 
 
 def update(scale):
@@ -32,10 +30,8 @@ def update(scale):
 
 def coordinates(num_coordinates, **changes):
   """A release of coordinates, with others beside it."""
-  arguments = {
-    'strategy': STRATEGY, 'noise_multiplier': 3.0, 'clip_norm': 1.0, 'report_goal': 5, **changes
-  }  # fmt: skip
-  return release.Release(dpftrl.Claim(**arguments), num_coordinates)
+  attributes = dict(noise_multiplier=3.0, clip_norm=1.0, report_goal=5) | changes
+  return release.Release(made.claim(**attributes), num_coordinates)
 
 
 def vector(made, size, counts, values):
@@ -209,7 +205,7 @@ def test_no_claim_covers_metrics_with_less_noise_than_it_states():
     ),
   ):
     with pytest.raises(ValueError, match='use up the guarantee'):
-      dpftrl.Claim(strategy=STRATEGY, noise_multiplier=2.0, **changes)
+      made.claim(**changes)
 
 
 @pytest.mark.parametrize('participation, is_covered', [
@@ -359,7 +355,7 @@ def test_a_claim_states_the_metrics(tmp_path):
     claim = aggregator.guard.claim
   document = claim.to_json()
   assert document['private_metrics'] == {'bounds': BOUNDS, 'stddev': None}
-  assert dpftrl.Claim.from_json(document, STRATEGY) == claim
+  assert dpftrl.Claim.from_json(document, made.BLT) == claim
   with pytest.raises(refusals.LogError, match='private_metrics'):
     opened(tmp_path, noise_seed=None, metrics={'loss': 10.0, 'f1': 1.0})
 

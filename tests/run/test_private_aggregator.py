@@ -22,14 +22,12 @@ from fl_dpftrl.participation.counts import seen
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.run import guards
 from fl_dpftrl.support.files import mark
-from tests import forks
+from tests import forks, made
 
 BATCHES = sampling.CyclicPoisson(num_rounds=12, num_examples=8, batch_size=2)
-
-BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+BLT, SCHEMA = made.BLT, made.SCHEMA
 TEMPLATE = {'w': np.zeros((4, 2), np.float32), 'b': np.zeros(3, np.float32)}
 SIZE = 11
-SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=2)
 
 
 def update(seed=0, scale=0.05):
@@ -40,10 +38,7 @@ def update(seed=0, scale=0.05):
 
 
 def opened(folder, strategy=BLT, **arguments):
-  defaults = dict(
-    template=TEMPLATE, noise_multiplier=2.0, clip_norm=0.5, report_goal=2, folder=folder
-  )
-  return dpftrl.PrivateAggregator(strategy, **defaults | arguments)
+  return made.aggregator(folder, strategy, **dict(template=TEMPLATE, clip_norm=0.5) | arguments)
 
 
 def released(aggregator, ids=('a', 'b'), updates=None):

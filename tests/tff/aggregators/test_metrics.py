@@ -12,6 +12,7 @@ import fl_dpftrl as dpftrl
 import tff_inprocess
 from fl_dpftrl.claims import extra_coordinates
 from fl_dpftrl.tff.aggregators import adaptive
+from tests import made
 
 pytestmark = [pytest.mark.tff]
 
@@ -59,10 +60,8 @@ def test_rounds_release_what_any_loop_releases(clip_norm, noise_multiplier, tmp_
       output = process.next(state, list(zip(updates[t], metrics[t])))
       state = output.state
       seen.append((output.result, output.measurements))
-  with dpftrl.PrivateAggregator(
-    STRATEGY, template=np.zeros(5, np.float32), report_goal=4, folder=tmp_path, noise_seed=3,
-    metrics=BOUNDS, **changes,
-  ) as expected:  # fmt: skip
+  options = dict(template=np.zeros(5, np.float32), report_goal=4, noise_seed=3, metrics=BOUNDS)
+  with made.aggregator(tmp_path, STRATEGY, **options, **changes) as expected:
     for t, (mean, measured) in enumerate(seen):
       with expected.round(range(4 * t, 4 * t + 4)) as round_:
         for update, (accuracy, loss) in zip(updates[t], metrics[t]):

@@ -1,0 +1,51 @@
+"""Small runs, claims and logs. A test states what matters to it; defaults are what any would do."""
+
+import pathlib
+
+import numpy as np
+
+import fl_dpftrl as dpftrl
+
+BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=2)
+
+
+def claim(strategy=BLT, **attributes) -> dpftrl.Claim:
+  """A claim with a noise multiplier of 2, and with no participation unless one is given."""
+  return dpftrl.Claim(strategy=strategy, **dict(noise_multiplier=2.0) | attributes)
+
+
+def aggregator(folder, strategy=BLT, **arguments) -> dpftrl.PrivateAggregator:
+  """An aggregator of three coordinates and two devices a round, clipped to 1, with noise of 2."""
+  defaults = dict(template=np.zeros(3), noise_multiplier=2.0, clip_norm=1.0, report_goal=2)
+  return dpftrl.PrivateAggregator(strategy, folder=folder, **defaults | arguments)
+
+
+def release(aggregator, device_ids, update=None, **options):
+  """Runs a round in which each device adds one update, ones if none is given; returns the round."""
+  update = np.ones(3) if update is None else update
+  with aggregator.round(list(device_ids), **options) as round_:
+    for device_id in device_ids:
+      round_.add(update, device_id=device_id)
+  return round_
+
+
+def rows(cohorts) -> dict[str, list]:
+  """Columns of a log with these devices in rounds 0, 1, …, as `write_log` takes them."""
+  pairs = [(t, device_id) for t, cohort in enumerate(cohorts) for device_id in cohort]
+  rounds, device_ids = zip(*pairs) if pairs else ((), ())
+  return dict(rounds=list(rounds), device_ids=list(device_ids), num_rounds=len(cohorts))
+
+
+def log(path, cohorts, **options) -> pathlib.Path:
+  """Writes the log of rounds 0, 1, … with these devices; returns its path."""
+  dpftrl.write_log(path, **rows(cohorts) | options)
+  return pathlib.Path(path)
+
+
+def ledger(path, cohorts, claim=None) -> pathlib.Path:
+  """Writes such a log as a run does, with its claim, through a ledger; returns its path."""
+  with dpftrl.LogWriter(path, claim) as writer:
+    for t, cohort in enumerate(cohorts):
+      writer.append(t, cohort, 86_400 + t)
+  return pathlib.Path(path)
