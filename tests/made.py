@@ -3,11 +3,17 @@
 import pathlib
 
 import numpy as np
+import pytest
 
 import fl_dpftrl as dpftrl
 
 BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
 SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=2)
+
+
+def cases(names: str, *rows, **options) -> pytest.MarkDecorator:
+  """`pytest.mark.parametrize` of a table, of which each row is an argument."""
+  return pytest.mark.parametrize(names, rows, **options)
 
 
 def claim(strategy=BLT, **attributes) -> dpftrl.Claim:

@@ -89,7 +89,8 @@ def entry_points(folder):
   }
 
 
-@pytest.mark.parametrize('ids, message', [
+@made.cases(
+  'ids, message',
   ([1, 2**63], 'whole numbers of 64 bits'),
   (np.array([1, 2**63], np.uint64), 'whole numbers of 64 bits'),
   (['a', '\ud800'], 'at 1, device_id is not UTF-8'),
@@ -107,7 +108,7 @@ def entry_points(folder):
   ('ab', 'must be one list, got str'),
   ({'device_id': ['a']}, 'must be one list, got dict'),
   (None, 'all text or all whole numbers'),
-])  # fmt: skip
+)
 def test_what_takes_ids_refuses_the_same_in_one_sentence(unused, ids, message):
   for name, take in unused.items():
     with pytest.raises(ValueError, match=f'^device_ids.*{message}') as caught:

@@ -23,7 +23,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import keys, ledger_format, ledgers, log_tables, participation_log, refusals
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.support.files import mark
-from tests import forks
+from tests import forks, made
 from tests.logs import files
 
 COHORTS = (['a', 'bb'], [], ['ccc', 'é'], ['a'])
@@ -480,7 +480,8 @@ def test_a_full_disk_leaves_the_ledger_as_it_was(path):
   assert files.rows(path) == [*ROWS, (4, 'z')]
 
 
-@pytest.mark.parametrize('round_index, device_ids, timestamp, words', [
+@made.cases(
+  'round_index, device_ids, timestamp, words',
   (0, ['c'], 1, 'next round of the log is 1, got 0'),
   (2, ['c'], 1, 'next round of the log is 1, got 2'),
   (1, ['c', 'c'], 1, 'twice in round 1'),
@@ -488,7 +489,7 @@ def test_a_full_disk_leaves_the_ledger_as_it_was(path):
   (1, 'phone-1', 1, 'device_ids must be one list, got str'),
   (1, ['a'], 1_763_000_000_000, 'timestamp must be UTC seconds, got 1763000000000'),
   (1, ['a'], 1.5, 'timestamp must be a list of whole numbers'),
-])  # fmt: skip
+)
 def test_bad_rounds_are_refused(tmp_path, round_index, device_ids, timestamp, words):
   log = write(tmp_path / 'log.parquet', [['a', 'b']])
   with pytest.raises(ValueError, match=words):
@@ -496,10 +497,11 @@ def test_bad_rounds_are_refused(tmp_path, round_index, device_ids, timestamp, wo
   assert log.num_rounds == 1 and files.rows(log.path) == [(0, 'a'), (0, 'b')]
 
 
-@pytest.mark.parametrize('name, words', [
+@made.cases(
+  'name, words',
   ('log', 'must end in .parquet'),
   ('nowhere/log.parquet', 'nowhere does not exist; make it first'),
-])  # fmt: skip
+)
 def test_bad_arguments_are_refused_at_once(tmp_path, name, words):
   with pytest.raises(ValueError, match=words):
     ledgers.LogWriter(tmp_path / name)

@@ -11,6 +11,7 @@ from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning import candidate_sets, comparison
+from tests import made
 
 SCHEMAS = [dpftrl.MinSep(num_rounds=20, min_sep=b, max_participations=2) for b in (2, 5, 10)]
 
@@ -61,12 +62,13 @@ def test_no_epsilon_is_stated_for_a_lower_bound_of_the_sensitivity(monkeypatch):
   assert dpftrl.compare(['identity'], SCHEMAS[0]).entries
 
 
-@pytest.mark.parametrize('given, message', [
+@made.cases(
+  'given, message',
   (dict(epsilon=2.0), 'delta=None must be given together'),
   (dict(delta=1e-6), 'epsilon=None'),
   (dict(epsilon=-2.0, delta=1e-6), 'epsilon must be positive'),
   (dict(report_goal=0), 'report_goal'),
-])  # fmt: skip
+)
 def test_refuses(given, message):
   with pytest.raises(ValueError, match=message):
     dpftrl.compare(['identity'], SCHEMAS, **given)
@@ -225,11 +227,12 @@ def test_replace_one_doubles_the_noise_and_what_has_no_bound_is_left_out():
   assert 'no bound is known' in replaced.skipped[0].reason
 
 
-@pytest.mark.parametrize('given, message', [
+@made.cases(
+  'given, message',
   (SWEPT[2], 'num_rounds, after which errors count'),
   (SWEPT[4], 'epsilon is needed to compare bins'),
   ('min_sep', 'participation must be one of'),
-])  # fmt: skip
+)
 def test_refuses_participations_that_cannot_be_compared(given, message):
   with pytest.raises(ValueError, match=message):
     dpftrl.compare(['identity'], [given])
@@ -270,7 +273,8 @@ def test_one_number_of_numpy_is_taken_for_several():
   assert [(row['epsilon'], row['num_rounds']) for row in found.rows] == [(2, 9)]
 
 
-@pytest.mark.parametrize('call, message', [
+@made.cases(
+  'call, message',
   (lambda: dpftrl.describe('identity', dpftrl.SecretBins(20, 4)), 'FixedSeparation, got Secret'),
   (lambda: dpftrl.save_strategy('x.json', 'identity', schema=None), 'schema must be a MinSep'),
   (lambda: dpftrl.describe('identity', SCHEMAS[0], workload='momentum'), 'workload must be a Work'),
@@ -280,7 +284,7 @@ def test_one_number_of_numpy_is_taken_for_several():
   (lambda: dpftrl.replay(__file__, delta=1e-6), 'give a log to open_run, with its strategy'),
   (lambda: dpftrl.compare(['blt'], SCHEMAS[0], objective='mean'), 'objective must be rms or max'),
   (lambda: dpftrl.account('identity', (9, 4), noise_multiplier=1, delta=0.1), 'participation must'),
-])  # fmt: skip
+)
 def test_values_of_another_type_are_refused_by_name(call, message):
   with pytest.raises(ValueError, match=message):
     call()

@@ -116,9 +116,9 @@ def test_says_who_was_turned_away_and_why(tmp_path):
     guarded.admit(['a'])
 
 
-@pytest.mark.parametrize('cohorts, error', [
-  ([[20], ['x', 3]], ValueError), ([[20], [21], [22]], guards.BudgetSpentError),
-])  # fmt: skip
+@made.cases(
+  'cohorts, error', ([[20], ['x', 3]], ValueError), ([[20], [21], [22]], guards.BudgetSpentError)
+)
 def test_cohorts_that_are_refused_together_leave_no_round_behind(tmp_path, cohorts, error):
   claim = made.claim('identity', participation=dpftrl.MinSep(4, 2))
   with guards.Guard(claim, log=tmp_path / 'log.parquet') as guard:
@@ -168,7 +168,8 @@ def test_a_repeated_row_is_refused(tmp_path):
     guarded.admit(['b'], row=2)
 
 
-@pytest.mark.parametrize('changes, message', [
+@made.cases(
+  'changes, message',
   (dict(noise_multiplier=0.0), 'noise_multiplier must be positive'),
   (dict(max_epsilon=-1.0), 'max_epsilon must be positive'),
   (dict(delta=0.0), 'delta must lie'),
@@ -183,7 +184,7 @@ def test_a_repeated_row_is_refused(tmp_path):
     dict(max_epsilon=1.0, participation=dpftrl.LossBudget(max_participations=3, min_sep=2)),
     'too little for a run without an end, whose ε is',
   ),
-])  # fmt: skip
+)
 def test_refuses_arguments_out_of_range(tmp_path, changes, message):
   with pytest.raises(ValueError, match=message):
     opened(tmp_path / 'log.parquet', **changes)
@@ -247,9 +248,10 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path, path
   assert dpftrl.replay([run, other], delta=1e-6).declared is None
 
 
-@pytest.mark.parametrize('sampling', [
-  dpftrl.SecretBins(6, 2), schemes.CyclicPoisson(num_rounds=6, num_examples=9, batch_size=3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+  'sampling',
+  [dpftrl.SecretBins(6, 2), schemes.CyclicPoisson(num_rounds=6, num_examples=9, batch_size=3)],
+)
 def test_a_cohort_that_is_drawn_has_no_size(tmp_path, sampling):
   claim = made.claim('identity', participation=sampling)
   with guards.Guard(claim, log=tmp_path / 'log.parquet') as guard:

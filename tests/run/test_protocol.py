@@ -81,7 +81,10 @@ class Disk:
       path = ''
 
       def execute(self, *args):
-        result = disk._counted(super().execute, args[0])(*args)
+        return disk._counted(self.execute_and_sync, args[0])(*args)
+
+      def execute_and_sync(self, *args):
+        result = super().execute(*args)
         if args[0] == 'COMMIT' or 'checkpoint' in args[0]:
           disk._sync_database(self)
         return result

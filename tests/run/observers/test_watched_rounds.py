@@ -256,9 +256,12 @@ def test_mlflow_has_a_run_of_its_own_and_loses_only_the_name_that_it_refuses(mon
     sent.append((run_id, step, numbers))
 
   fake = types.SimpleNamespace(
-    active_run=lambda: getattr(active, 'run', None), start_run=start, log_metrics=log,
-    MlflowException=Refused, end_run=lambda: ended.append(active.__dict__.pop('run').info.run_id),
-  )  # fmt: skip
+    active_run=lambda: getattr(active, 'run', None),
+    start_run=start,
+    log_metrics=log,
+    MlflowException=Refused,
+    end_run=lambda: ended.append(active.__dict__.pop('run').info.run_id),
+  )
   monkeypatch.setitem(sys.modules, 'mlflow', fake)
   active.run = types.SimpleNamespace(info=types.SimpleNamespace(run_id='users'))
   run = types.SimpleNamespace(exact_metrics=())
@@ -268,8 +271,11 @@ def test_mlflow_has_a_run_of_its_own_and_loses_only_the_name_that_it_refuses(mon
   with pytest.warns(UserWarning, match=r"MLflow refuses 1 metrics, such as 'loss \(dev\)'"):
     first.released(run, 0, {'a': 1.0, 'loss (dev)': 2.0, 'b': 3.0})
   first.released(run, 1, {'a': 4.0, 'loss (dev)': 2.0})
-  assert sent == [('users/own', 0, {'a': 1.0}), ('users/own', 0, {'b': 3.0}),
-                  ('users/own', 1, {'a': 4.0})]  # fmt: skip
+  assert sent == [
+    ('users/own', 0, {'a': 1.0}),
+    ('users/own', 0, {'b': 3.0}),
+    ('users/own', 1, {'a': 4.0}),
+  ]
   first.end(run)
   assert ended == ['users/own'] and active.run.info.run_id == 'users'
 

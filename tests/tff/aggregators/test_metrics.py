@@ -33,10 +33,12 @@ def test_hostile_values_are_bounded_as_in_any_loop():
   metrics = extra_coordinates.PrivateMetrics({'a': 2.0, 'b': 1e-3, 'c': 1e6})
   group, norm = metrics.group(1.0), 123_457
   rng = np.random.default_rng(0)
-  values = np.concatenate([
-    rng.normal(size=(200, 3)) * [2.0, 1e-3, 1e6],
-    [[np.inf] * 3, [-np.inf] * 3, [np.nan] * 3, [3e38, -3e38, 1e-45], [2.0, 1e-3, 1e6]],
-  ]).astype(np.float32)  # fmt: skip
+  values = np.concatenate(
+    [
+      rng.normal(size=(200, 3)) * [2.0, 1e-3, 1e6],
+      [[np.inf] * 3, [-np.inf] * 3, [np.nan] * 3, [3e38, -3e38, 1e-45], [2.0, 1e-3, 1e6]],
+    ]
+  ).astype(np.float32)
   expected = group.integers(values, norm)
   assert (expected >= 0).all() and (np.square(expected).sum(axis=1) <= norm**2).all()
   for row, whole in zip(values, expected, strict=True):

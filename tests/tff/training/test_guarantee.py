@@ -11,7 +11,7 @@ from fl_dpftrl.mechanisms.families import tree_online
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import arithmetics, guarantees
 from fl_dpftrl.run import admission, budget
-from tests import oracle
+from tests import made, oracle
 
 pytestmark = pytest.mark.tff
 
@@ -23,12 +23,13 @@ AGGREGATOR = dpftrl.CorrelatedNoiseFactory(
 )
 
 
-@pytest.mark.parametrize('changes, reason', [
+@made.cases(
+  'changes, reason',
   ({}, None),
   (dict(noise_seed=3), 'the noise seed was given, so whoever knows it can remove the noise'),
   (dict(noise_multiplier=0.0), 'noise is off (noise_multiplier 0)'),
   (dict(noise_multiplier=0.0, noise_seed=3), 'noise is off (noise_multiplier 0)'),
-])  # fmt: skip
+)
 def test_void_reasons_are_claimed(changes, reason):
   aggregator = dataclasses.replace(AGGREGATOR, **changes)
   both = 'state' if reason is None else f'{reason}; state'

@@ -33,9 +33,12 @@ def data(round_index, client):
 @functools.cache
 def build():
   aggregator = dpftrl.CorrelatedNoiseFactory(
-    dpftrl.BLT((0.9,), (0.1,)), noise_multiplier=0.8, clip_norm=1.0, report_goal=4,
+    dpftrl.BLT((0.9,), (0.1,)),
+    noise_multiplier=0.8,
+    clip_norm=1.0,
+    report_goal=4,
     metrics={'mae': 5.0},
-  )  # fmt: skip
+  )
   process = dpftrl.build_fed_avg(
     model_fn, aggregator=aggregator, client_learning_rate=0.05, server_learning_rates=np.ones(6)
   )
