@@ -8,6 +8,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms.families import stamped
+from fl_dpftrl.mechanisms.sensitivities import endless
 from fl_dpftrl.participation.rules import loss_budgets
 from tests import every_family, oracle
 from tests.mechanisms.sensitivities import adaptive
@@ -25,6 +26,7 @@ ENDLESS = {
   'banded_inverse': dpftrl.BandedInverse(np.array([1.0, -0.5, 0.3])),
   'stamped': stamped.Stamped(dpftrl.BLT([0.9, 0.4], [0.2, 0.3]), 5),
   'stamped trees': stamped.Stamped(dpftrl.TreeOnline(), 4),
+  'stamped signed': stamped.Stamped(SIGNED, 5),
 }
 SLACK = 2e-4  # of the grid
 
@@ -49,7 +51,17 @@ def test_entries_are_those_of_a_long_matrix(name):
     assert gram.own == pytest.approx(expected.diagonal().max(), rel=1e-9)
 
 
-@pytest.mark.parametrize('name', ENDLESS)
+def test_coefficients_that_are_left_out_are_bounded_by_the_sum_of_their_squares():
+  """A table of 5 of 40 coefficients, at lags within it and beyond."""
+  column = HALF.column(40)
+  lags, rounds = endless.column_lags(column[:5], float(column[5:] @ column[5:])), np.arange(30)
+  exact = endless.column_lags(column).at(rounds)
+  assert (lags.at(rounds) >= exact).all() and (lags.at(rounds) < exact + 0.2).all()
+  assert (endless.column_lags(column[:5]).at(rounds) < exact).any()
+
+
+# B² of blocks counts signs, and a meter does not: it turns devices away that the name would admit.
+@pytest.mark.parametrize('name', [name for name in ENDLESS if name != 'stamped signed'])
 @pytest.mark.parametrize('min_sep, most', [(1, 1), (1, 3), (2, 3), (3, 4), (4, 2)])
 def test_a_named_budget_covers_every_pattern(name, min_sep, most):
   strategy = ENDLESS[name]
