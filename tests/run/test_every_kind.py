@@ -62,22 +62,6 @@ def process_of_tff():
   return small_processes.unweighted(aggregator), aggregator, small_processes.clients()
 
 
-def loop_in_tff(folder, num_rounds, *, kill_at=None, **options):
-  process, aggregator, data = process_of_tff()
-  claim = aggregator.claim(process, participation=SCHEMA)
-  with dpftrl.Run(folder, claim, **BUDGET, **options) as run:
-    skip_row, state = aggregator.skip_row(process), process.initialize()
-    while run.next_round < num_rounds:
-      while (row := int(state.aggregator.noise.row)) < run.next_round:
-        state = state._replace(aggregator=skip_row(state.aggregator))
-      with run.round(cohort(run.next_round), row=row) as round_:
-        if round_.row == kill_at:
-          raise Killed
-        state = process.next(state, data[: len(round_.device_ids)]).state
-        round_.released({'loss': 1.0})
-  return run
-
-
 class Last(observers.Observer):
   """Keeps the run that it sees."""
 
@@ -120,12 +104,11 @@ def _killed_by_a_failure():
     raise Killed from error
 
 
-TFF = [pytest.mark.tff, pytest.mark.slow]
+# A loop in TFF is a program of docs/aggregator.md, which tests/docs runs, kills and resumes.
 KINDS = [
   pytest.param(any_loop, id='run'),
   pytest.param(sums, id='aggregator'),
-  pytest.param(loop_in_tff, id='loop-in-tff', marks=TFF),
-  pytest.param(trained, id='train', marks=TFF),
+  pytest.param(trained, id='train', marks=[pytest.mark.tff, pytest.mark.slow]),
 ]
 every_kind = pytest.mark.parametrize('kind', KINDS)
 

@@ -4,25 +4,21 @@ import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
 import threading
 import time
 from concurrent import futures
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import ledger_format, participation_log
 from fl_dpftrl.noise import integer_rows, normals
 from fl_dpftrl.participation.counts import seen
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.run import guards
 from fl_dpftrl.support.files import mark
-from tests import forks, made
+from tests import made
 
 BATCHES = sampling.CyclicPoisson(num_rounds=12, num_examples=8, batch_size=2)
 BLT, SCHEMA = made.BLT, made.SCHEMA
@@ -575,75 +571,6 @@ def test_an_error_on_disk_releases_nothing(tmp_path, monkeypatch):
       _ = round_.mean
     released(aggregator, list('cd'))
     assert aggregator.next_round == 2
-
-
-LOOP = """
-import json, os, sys
-import numpy as np
-import fl_dpftrl as dpftrl
-
-folder, releases = sys.argv[1:]
-zeros, strategy = np.zeros(5000, np.float32), dpftrl.BandedToeplitz([1.0, 0.5, 0.2], 40)
-PrivateAggregator = dpftrl.PrivateAggregator  # Its module is imported before the forks.
-
-def train():
-  with PrivateAggregator(strategy, template=zeros, noise_multiplier=1.0, clip_norm=1.0,
-                         report_goal=2, folder=folder, noise_seed=8) as aggregator:
-    while aggregator.next_round < 40:
-      t = aggregator.next_round
-      print(os.getpid(), flush=True)
-      with aggregator.round([2 * t, 2 * t + 1]) as round_:
-        for device in range(2):
-          round_.add(zeros)
-      with open(releases, 'a') as file:
-        file.write(json.dumps([t, *round_.mean[:4].astype(float)]) + '\\n')
-
-for line in sys.stdin:  # Each start is a fork: imports take longer than what is killed.
-  if not (pid := os.fork()):
-    train()
-    os._exit(0)
-  print('ended', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('seed', range(int(os.environ.get('KILLED_RUNS', '1'))))
-def test_killed_at_any_moment_no_row_is_in_two_releases(tmp_path, seed):
-  rng, ends, kills = np.random.default_rng(seed), [], 6
-  folder, releases = tmp_path / 'run', tmp_path / 'releases'
-  with subprocess.Popen(
-    [*forks.PYTHON, '-c', LOOP, str(folder), str(releases)],
-    stdin=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-    text=True,
-    bufsize=1,
-  ) as process:
-    for number in range(kills + 1):
-      process.stdin.write('start\n')
-      for _ in range(rng.integers(1, 4)):
-        pid = int(process.stdout.readline())  # It is at work on a round.
-      if number < kills:
-        time.sleep(rng.uniform(0.0, 0.007))  # About as long as a round.
-        os.kill(pid, signal.SIGKILL)
-      ended = next(line for line in process.stdout if line.startswith('ended'))
-      ends.append(int(ended.split()[1]))
-    process.stdin.close()
-  assert ends == [-signal.SIGKILL] * kills + [0]
-  lines = [json.loads(line) for line in releases.read_text().splitlines()]
-  rounds = [line[0] for line in lines]
-  assert rounds == sorted(set(rounds)) and rounds[-1] == 39
-  strategy = dpftrl.BandedToeplitz([1.0, 0.5, 0.2], 40)
-  maker = integer_rows.RowMaker(strategy, size=5000, num_rounds=40, seed=normals.fixed_seed(8))
-  row, rows = np.empty(5000, np.int64), []
-  for _ in range(40):
-    maker.make(row)
-    rows.append((row[:4] * (2.0**-34 / 2)).astype(np.float32).tolist())
-  maker.close()
-  assert [line[1:] for line in lines] == [rows[t] for t in rounds]
-  log = participation_log.read_log(folder / ledger_format.NAME)
-  rows_of_log = pa.concat_tables(log.tables()).to_pylist()  # Rounds without a release count, too.
-  logged = {(row['round'], row['device_id']) for row in rows_of_log}
-  assert logged == {(t, 2 * t + i) for t in range(40) for i in range(2)}
 
 
 def test_means_do_not_depend_on_the_order_or_on_threads(tmp_path):

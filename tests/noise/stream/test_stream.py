@@ -71,9 +71,18 @@ def test_equals_the_reference_given_the_same_normals(example, num_rounds):
   assert_is_the_reference(example(num_rounds), num_rounds)
 
 
+# No buffers, a fixed number, and as many as the row needs; --thorough has every family.
 @pytest.mark.slow
-def test_every_family_can_be_stamped(example):
-  assert_is_the_reference(stamped.Stamped(example(3), 3), 19, in_graph=True)
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(n, marks=[] if n in ('identity', 'blt', 'tree_online') else pytest.mark.thorough)
+    for n in every_family.NAMES
+  ],
+)
+def test_every_family_can_be_stamped(name):
+  strategy = stamped.Stamped(every_family.example(name, 3), 3)
+  assert_is_the_reference(strategy, 19, in_graph=True)
 
 
 @pytest.mark.slow
