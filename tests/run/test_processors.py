@@ -25,16 +25,14 @@ def one_round(aggregator):
   made.release(aggregator, aggregator.admissible(list('abcdefghij'), at_most=2))
 
 
-@pytest.mark.parametrize(
+@made.cases(
   'strategy, options, goes_on',
-  [
-    (BLT, dict(noise_multiplier=3.0 * (1 + 1e-12)), True),
-    (BLT, dict(noise_multiplier=3.0 * (1 - 1e-8)), False),
-    (dpftrl.BLT([0.9, 0.5], [0.2000002, 0.1]), dict(noise_multiplier=3.000003), True),
-    (dpftrl.BLT([0.9, 0.5], [0.2, 0.1001]), {}, False),
-    (dpftrl.BLT([0.9], [0.2]), {}, False),
-    (dpftrl.Identity(), {}, False),
-  ],
+  (BLT, dict(noise_multiplier=3.0 * (1 + 1e-12)), True),
+  (BLT, dict(noise_multiplier=3.0 * (1 - 1e-8)), False),
+  (dpftrl.BLT([0.9, 0.5], [0.2000002, 0.1]), dict(noise_multiplier=3.000003), True),
+  (dpftrl.BLT([0.9, 0.5], [0.2, 0.1001]), {}, False),
+  (dpftrl.BLT([0.9], [0.2]), {}, False),
+  (dpftrl.Identity(), {}, False),
 )
 def test_derived_numbers_are_those_of_the_folder(strategy, options, goes_on, tmp_path):
   with opened(tmp_path) as aggregator:

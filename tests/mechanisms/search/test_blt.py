@@ -149,14 +149,12 @@ def test_an_endless_square_and_its_gradient(min_sep, most):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@made.cases(
   'n, b, k, objective, known',
-  [
-    (200, 40, 5, 'max', 7.8607),
-    (200, 40, 5, 'rms', 6.5182),
-    (2052, 342, 6, 'max', 10.8130),
-    (2052, 342, 6, 'rms', 9.1774),
-  ],
+  (200, 40, 5, 'max', 7.8607),
+  (200, 40, 5, 'rms', 6.5182),
+  (2052, 342, 6, 'max', 10.8130),
+  (2052, 342, 6, 'rms', 9.1774),
 )
 def test_the_price_of_no_end_at_one_horizon(n, b, k, objective, known):
   budget = loss_budgets.LossBudget(max_participations=k, min_sep=b)
@@ -184,17 +182,15 @@ def test_several_horizons_cost_a_few_percent_each_decade():
   assert beyond.loss(alone) > 1.5 * beyond.loss(strategy)
 
 
-@pytest.mark.parametrize(
+@made.cases(
   'mechanism, change, message',
-  [
-    ('blt', {}, 'horizons must be two numbers'),
-    ('blt', {'horizons': (9,)}, 'horizons must be two numbers'),
-    ('blt', {'horizons': (0, 9)}, 'horizons must be two numbers'),
-    ('blt', {'horizons': (10, 9)}, 'must be the first and the last'),
-    ('blt', {'horizons': (9, 2**21)}, 'horizons must be two numbers'),
-    ('banded', {'horizons': (9, 10)}, 'is optimised for a last round only'),
-    ('blt', {'horizons': (9, 10), 'workload': workloads.Workload(0.0, 0.1)}, 'constant'),
-  ],
+  ('blt', {}, 'horizons must be two numbers'),
+  ('blt', {'horizons': (9,)}, 'horizons must be two numbers'),
+  ('blt', {'horizons': (0, 9)}, 'horizons must be two numbers'),
+  ('blt', {'horizons': (10, 9)}, 'must be the first and the last'),
+  ('blt', {'horizons': (9, 2**21)}, 'horizons must be two numbers'),
+  ('banded', {'horizons': (9, 10)}, 'is optimised for a last round only'),
+  ('blt', {'horizons': (9, 10), 'workload': workloads.Workload(0.0, 0.1)}, 'constant'),
 )
 def test_horizons_that_cannot_be(mechanism, change, message):
   with pytest.raises(ValueError, match=message):

@@ -10,7 +10,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms.families import stamped
 from fl_dpftrl.mechanisms.sensitivities import endless
 from fl_dpftrl.participation.rules import loss_budgets
-from tests import every_family, oracle
+from tests import every_family, made, oracle
 from tests.mechanisms.sensitivities import adaptive
 
 HALF = dpftrl.BLT([0.5], [0.5])
@@ -129,18 +129,16 @@ def test_a_mechanism_that_needs_its_last_round_is_refused_in_one_line():
     assert len(str(error.value)) < 200 and '\n' not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@made.cases(
   'arguments, message',
-  [
-    ({}, 'needs max_participations and min_sep'),
-    ({'min_sep': 3}, 'needs max_participations and min_sep'),
-    ({'min_sep': 3, 'max_participations': 2, 'squared': 4.0}, 'needs max_participations'),
-    ({'min_sep': 0, 'max_participations': 2}, 'min_sep must be at least 1'),
-    ({'squared': math.nan}, 'squared must be positive'),
-    ({'squared': '4'}, 'squared must be positive'),
-    ({'squared': True}, 'squared must be positive'),
-    ({'squared': 4.0, 'last_row': 0}, 'last_row must be at least 1'),
-  ],
+  ({}, 'needs max_participations and min_sep'),
+  ({'min_sep': 3}, 'needs max_participations and min_sep'),
+  ({'min_sep': 3, 'max_participations': 2, 'squared': 4.0}, 'needs max_participations'),
+  ({'min_sep': 0, 'max_participations': 2}, 'min_sep must be at least 1'),
+  ({'squared': math.nan}, 'squared must be positive'),
+  ({'squared': '4'}, 'squared must be positive'),
+  ({'squared': True}, 'squared must be positive'),
+  ({'squared': 4.0, 'last_row': 0}, 'last_row must be at least 1'),
 )
 def test_budgets_that_cannot_be(arguments, message):
   with pytest.raises(ValueError, match=message):
