@@ -27,6 +27,12 @@ def aggregator(folder, strategy=BLT, **arguments) -> dpftrl.PrivateAggregator:
   return dpftrl.PrivateAggregator(strategy, folder=folder, **defaults | arguments)
 
 
+def factory(strategy=BLT, **arguments) -> dpftrl.CorrelatedNoiseFactory:
+  """The same, of two devices a round, clipped to 1, with noise of 2, for a process of TFF."""
+  defaults = dict(noise_multiplier=2.0, clip_norm=1.0, report_goal=2)
+  return dpftrl.CorrelatedNoiseFactory(strategy, **defaults | arguments)
+
+
 def release(aggregator, device_ids, update=None, **options):
   """Runs a round in which each device adds one update, ones if none is given; returns the round."""
   update = np.ones(3) if update is None else update

@@ -7,7 +7,6 @@ import shutil
 
 import pytest
 
-from fl_dpftrl.logs import log_tables
 from tests import made
 
 # Flags with which each command does what it should; a flag that is given again takes their place.
@@ -199,12 +198,7 @@ SCENARIO = {
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp('inputs')
-  log_tables.write_log(
-    path / 'log.parquet',
-    rounds=[0, 0, 1, 4, 6, 9],
-    device_ids=['a', 'c', 'b', 'a', 'b', 'a'],
-    num_rounds=12,
-  )
+  made.log(path / 'log.parquet', ['ac', 'b', '', '', 'a', '', 'b', '', '', 'a', '', ''])
   (path / 'twice.csv').write_text('round,device_id\n0,a\n0,a\n')
   (path / 'broken.json').write_text('{}')
   (path / 'folder.json').mkdir()

@@ -11,7 +11,6 @@ import pytest
 
 import fl_dpftrl
 from fl_dpftrl.commands import output
-from fl_dpftrl.logs import log_tables
 from tests import made
 
 POPULATION = '--population=200 --report_goal=10 --num_rounds=6 --timer_rounds=3'
@@ -24,9 +23,7 @@ COMPARE = 'compare --mechanisms=identity --num_rounds=4'
 
 @pytest.fixture(name='log')
 def _log(tmp_path):
-  path = tmp_path / 'log.parquet'
-  log_tables.write_log(path, rounds=[0, 1, 2], device_ids=['a', 'b', 'c'], num_rounds=3)
-  return path
+  return made.log(tmp_path / 'log.parquet', ['a', 'b', 'c'])
 
 
 ASCII = {'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0', 'LC_ALL': 'C'}
@@ -46,7 +43,7 @@ def program(line, *, shell='', **environment):
   [(REPLAY, ASCII), (f'{REPLAY} --json', LATIN), (PLAN, ASCII), ('account --help', LATIN)],
 )
 def test_a_stream_of_any_encoding_takes_the_figures(run, path, line, environment):
-  log_tables.write_log(path, rounds=[0, 1], device_ids=['é', 'b'], num_rounds=3)
+  made.log(path, ['é', 'b', ''])
   status, out, _ = run(line.format(log=path))
   done = program(line.format(log=path), **environment)
   assert (done.returncode, status) == (0, 0)

@@ -56,9 +56,7 @@ def process_of_tff():
   from tests.tff_inprocess import small_processes
 
   tff_inprocess.use()
-  aggregator = dpftrl.CorrelatedNoiseFactory(
-    STRATEGY, noise_multiplier=2.0, clip_norm=0.5, report_goal=3, memory='engine'
-  )
+  aggregator = made.factory(STRATEGY, clip_norm=0.5, report_goal=3, memory='engine')
   return small_processes.unweighted(aggregator), aggregator, small_processes.clients()
 
 

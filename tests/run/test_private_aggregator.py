@@ -405,6 +405,18 @@ def test_a_whole_log_that_was_put_back_is_a_copy(tmp_path):
       opened(folder, moved=moved)
 
 
+def test_a_copy_stays_one_after_its_log_went_on(tmp_path):
+  """The mark is then of its own file, and says what it was."""
+  with opened(tmp_path / 'run') as aggregator:
+    released(aggregator)
+  shutil.copytree(tmp_path / 'run', tmp_path / 'copy')
+  with dpftrl.LogWriter(tmp_path / 'copy' / 'participation.parquet', aggregator.claim) as log:
+    log.append(1, ['c', 'd'], 5)
+  for _ in range(2):
+    with pytest.raises(mark.LostStateError, match='is a copy'):
+      opened(tmp_path / 'copy')
+
+
 @pytest.mark.parametrize('held_up, is_refused', [(0.5, False), (11.0, True)])
 def test_a_process_that_was_held_up_as_it_wrote_the_mark_is_no_copy(
   tmp_path, monkeypatch, held_up, is_refused
@@ -558,19 +570,6 @@ def test_a_round_that_is_ending_cannot_fail(tmp_path, monkeypatch):
     for thread in threads:
       thread.join()
     assert told and round_.mean is not None
-
-
-def test_an_error_on_disk_releases_nothing(tmp_path, monkeypatch):
-  with opened(tmp_path) as aggregator:
-    with pytest.raises(OSError, match='full'), aggregator.round(list('ab')) as round_:
-      for i in range(2):
-        round_.add(update(i))
-      monkeypatch.setattr(os, 'pwrite', lambda *a: (_ for _ in ()).throw(OSError('full')))
-    monkeypatch.undo()
-    with pytest.raises(ValueError, match='round 0 failed'):
-      _ = round_.mean
-    released(aggregator, list('cd'))
-    assert aggregator.next_round == 2
 
 
 def test_means_do_not_depend_on_the_order_or_on_threads(tmp_path):
