@@ -18,7 +18,7 @@ from tests.tff.training import small_runs
 STRATEGY = every_family.example('banded', 40)
 SCHEMA = dpftrl.MinSep(num_rounds=40, min_sep=2)
 CLAIM = made.claim(STRATEGY, participation=SCHEMA)
-NUM_ROUNDS, NUM_LOOPS = 2, 10
+NUM_ROUNDS, NUM_LOOPS = 2, 6
 
 
 def cohort(t):
