@@ -28,7 +28,7 @@ def aggregator(folder, strategy=BLT, **arguments) -> dpftrl.PrivateAggregator:
 
 
 def factory(strategy=BLT, **arguments) -> dpftrl.CorrelatedNoiseFactory:
-  """The same, of two devices a round, clipped to 1, with noise of 2, for a process of TFF."""
+  """A factory for processes of TFF, of two devices a round, clipped to 1, with noise of 2."""
   defaults = dict(noise_multiplier=2.0, clip_norm=1.0, report_goal=2)
   return dpftrl.CorrelatedNoiseFactory(strategy, **defaults | arguments)
 
@@ -42,21 +42,17 @@ def release(aggregator, device_ids, update=None, **options):
   return round_
 
 
-def rows(cohorts) -> dict[str, list]:
-  """Columns of a log with these devices in rounds 0, 1, …, as `write_log` takes them."""
-  pairs = [(t, device_id) for t, cohort in enumerate(cohorts) for device_id in cohort]
-  rounds, device_ids = zip(*pairs) if pairs else ((), ())
-  return dict(rounds=list(rounds), device_ids=list(device_ids), num_rounds=len(cohorts))
-
-
 def log(path, cohorts, **options) -> pathlib.Path:
   """Writes the log of rounds 0, 1, … with these devices; returns its path."""
-  dpftrl.write_log(path, **rows(cohorts) | options)
+  rounds = [t for t, cohort in enumerate(cohorts) for _ in cohort]
+  device_ids = [device_id for cohort in cohorts for device_id in cohort]
+  columns = dict(rounds=rounds, device_ids=device_ids, num_rounds=len(cohorts))
+  dpftrl.write_log(path, **columns | options)
   return pathlib.Path(path)
 
 
 def ledger(path, cohorts, claim=None) -> pathlib.Path:
-  """Writes such a log as a run does, with its claim, through a ledger; returns its path."""
+  """Writes such a log as a run does, through a ledger, with a claim; returns its path."""
   with dpftrl.LogWriter(path, claim) as writer:
     for t, cohort in enumerate(cohorts):
       writer.append(t, cohort, 86_400 + t)

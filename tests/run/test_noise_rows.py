@@ -18,7 +18,7 @@ from fl_dpftrl.run import guards, noise_rows
 from fl_dpftrl.support.files import durable, mark
 from tests import every_family, made
 
-BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+BLT = made.BLT
 SIZE = 37
 
 

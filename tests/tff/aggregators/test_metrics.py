@@ -16,7 +16,7 @@ from tests import made
 
 pytestmark = [pytest.mark.tff]
 
-STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+STRATEGY = made.BLT
 BOUNDS = {'loss': 10.0, 'accuracy': 1.0}
 UPDATES = tff.to_type((np.float32, [5]))
 
