@@ -255,6 +255,18 @@ def test_an_older_log_beside_a_newer_ledger_is_refused(tmp_path, path):
   assert files.rows(path) == ROWS  # A log that was sent alone.
 
 
+def test_a_log_of_a_copy_that_went_on_is_refused_beside_the_ledger(tmp_path, path):
+  """It has the same run and as many rounds, and other devices."""
+  write(path).close()
+  shutil.copytree(tmp_path, tmp_path / 'copy')
+  for log_path, device in ((path, 'z'), (tmp_path / 'copy' / path.name, 'y')):
+    with opened(log_path) as log:
+      log.append(4, [device], 500)
+  shutil.copy(log_path, path)
+  shutil.rmtree(log_path.parent)
+  refused(path, 'put the newest of both back')
+
+
 def test_a_ledger_or_mark_of_another_run_is_refused(tmp_path, path):
   """Of the same claim, and also of the same cohorts."""
   write(path, COHORTS[:2]).close()
