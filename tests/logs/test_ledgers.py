@@ -20,7 +20,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import keys, ledger_format, ledgers, log_tables, participation_log, refusals
+from fl_dpftrl.logs import (
+  keys,
+  ledger_format,
+  ledgers,
+  log_tables,
+  participation_log,
+  refusals,
+  sealing,
+)
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.support.files import mark
 from tests import forks, made
@@ -253,6 +261,14 @@ def test_an_older_log_beside_a_newer_ledger_is_refused(tmp_path, path):
     participation_log.read_log(path)
   ledger_format.mark_of(path).unlink()
   assert files.rows(path) == ROWS  # A log that was sent alone.
+
+
+def test_a_log_that_went_on_meanwhile_is_not_sealed(path):
+  write(path).close()
+  with pytest.raises(refusals.LogError, match='had further rounds meanwhile'):
+    sealing.seal(path, '0' * 64)
+  with opened(path) as log:
+    log.append(4, ['z'], 500)
 
 
 def test_a_log_of_a_copy_that_went_on_is_refused_beside_the_ledger(tmp_path, path):

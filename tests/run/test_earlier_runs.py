@@ -130,6 +130,7 @@ def test_a_log_in_which_both_pass_the_budget_is_void(tmp_path):
   assert dpftrl.replay(tmp_path / 'loose', delta=DELTA).declared.holds  # It alone keeps to it.
   both = dpftrl.replay([tmp_path / 'first', tmp_path / 'loose'], delta=DELTA)
   assert not both.declared.holds and both.violations.num_devices == 1
+  assert any('no figure holds if what was released decided who' in s for s in both.assumptions)
   assert {place['run'] for place in both.violations.first_rounds} == {2}
 
 

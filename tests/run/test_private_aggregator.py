@@ -405,16 +405,17 @@ def test_a_whole_log_that_was_put_back_is_a_copy(tmp_path):
       opened(folder, moved=moved)
 
 
-def test_a_copy_stays_one_after_its_log_went_on(tmp_path):
-  """The mark is then of its own file, and says what it was."""
-  with opened(tmp_path / 'run') as aggregator:
+def test_a_mark_that_was_put_back_stays_one_after_its_log_went_on(tmp_path):
+  """Its next record is of its own file, and says that those before were of another."""
+  with opened(tmp_path) as aggregator:
     released(aggregator)
-  shutil.copytree(tmp_path / 'run', tmp_path / 'copy')
-  with dpftrl.LogWriter(tmp_path / 'copy' / 'participation.parquet', aggregator.claim) as log:
+  marked = tmp_path / 'participation.mark'
+  os.replace(shutil.copy(marked, tmp_path / 'put back'), marked)
+  with dpftrl.LogWriter(tmp_path / 'participation.parquet', aggregator.claim) as log:
     log.append(1, ['c', 'd'], 5)
   for _ in range(2):
-    with pytest.raises(mark.LostStateError, match='is a copy'):
-      opened(tmp_path / 'copy')
+    with pytest.raises(mark.LostStateError, match='is a copy, or was put back'):
+      opened(tmp_path)
 
 
 @pytest.mark.parametrize('held_up, is_refused', [(0.5, False), (11.0, True)])
