@@ -16,7 +16,7 @@ from fl_dpftrl.participation import accountant, accounting
 from fl_dpftrl.participation.accounting import arithmetics, gaussian, guarantees
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.run import budget
-from tests import every_family
+from tests import every_family, made
 from tests.noise import joint_law
 
 COVERED = arithmetics.Arithmetic.covered
@@ -100,10 +100,13 @@ def test_the_chance_of_a_far_normal_is_taken_from_delta():
   assert gaussian.epsilon(1.0, remaining) <= stated < 1.1 * gaussian.epsilon(1.0, 1e-6)
 
 
-@pytest.mark.parametrize('kinds, expected', [
-  (('covered', 'covered'), 'covered'), (('covered', 'lattice'), 'lattice'),
-  (('lattice', 'covered'), 'lattice'), (('covered', 'not covered'), 'not covered'),
-])  # fmt: skip
+@made.cases(
+  'kinds, expected',
+  (('covered', 'covered'), 'covered'),
+  (('covered', 'lattice'), 'lattice'),
+  (('lattice', 'covered'), 'lattice'),
+  (('covered', 'not covered'), 'not covered'),
+)
 def test_the_weakest_rounds_decide(kinds, expected):
   first, second = (
     COVERED(9 + i) if kind == 'covered' else arithmetics.Arithmetic(kind=kind)
