@@ -12,7 +12,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms import workloads
 from fl_dpftrl.mechanisms.families import banded, blt, identity, stamped
 from fl_dpftrl.mechanisms.files import files
-from tests import every_family
+from tests import every_family, made
 
 SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=3, max_participations=2)
 
@@ -25,11 +25,12 @@ def banded_example(more=0.0):
 
 
 @pytest.mark.parametrize('name', [*every_family.NAMES, 'stamped twice'])
-@pytest.mark.parametrize('schema, workload', [
+@made.cases(
+  'schema, workload',
   (SCHEMA, workloads.Workload()),
   (dpftrl.MinSep(num_rounds=7), workloads.Workload(0.9)),
   (dpftrl.FixedSeparation(num_rounds=12, min_sep=5), workloads.Workload()),
-])  # fmt: skip
+)
 def test_round_trip(tmp_path, name, schema, workload):
   path = tmp_path / 'a.json'
   if name == 'stamped twice':
@@ -92,7 +93,8 @@ def parameters(decay, scale):
   return {'parameters': {'buffer_decay': decay, 'output_scale': scale}}
 
 
-@pytest.mark.parametrize('changes, message', [
+@made.cases(
+  'changes, message',
   ({'format': 'other'}, 'format'),
   ({'version': 2}, 'version must be 1, got 2'),
   ({'family': 'full'}, "family.*got 'full'"),
@@ -114,16 +116,20 @@ def parameters(decay, scale):
   ({'sensitivity_kind': 'upper_bound'}, 'sensitivity_kind'),
   ({'sensitivity': 10**19}, 'sensitivity is 1e'),
   ({'made_by': 3}, 'made_by'),
-])  # fmt: skip
+)
 def test_refuses_fields_that_are_wrong(written, changes, message):
   assert re.search(message, refusal(written(**changes)))
 
 
-@pytest.mark.parametrize('text, words', [
-  ('', 'not JSON, or cut short'), ('{"format": "fl_', 'not JSON, or cut short'),
-  ('\xff', 'not JSON, or cut short'), ('[]', 'it must hold a JSON object'),
-  ('{"format": "fl_dpftrl.strategy"}', 'version'), ('{"sensitivity": NaN}', 'NaN'),
-])  # fmt: skip
+@made.cases(
+  'text, words',
+  ('', 'not JSON, or cut short'),
+  ('{"format": "fl_', 'not JSON, or cut short'),
+  ('\xff', 'not JSON, or cut short'),
+  ('[]', 'it must hold a JSON object'),
+  ('{"format": "fl_dpftrl.strategy"}', 'version'),
+  ('{"sensitivity": NaN}', 'NaN'),
+)
 def test_refuses_other_texts(tmp_path, text, words):
   path = tmp_path / 'a.json'
   path.write_text(text, encoding='latin-1')
@@ -175,11 +181,12 @@ def test_never_unpickles(with_arrays):
   assert not with_arrays.with_name('trapped').exists()
 
 
-@pytest.mark.parametrize('name, words', [
+@made.cases(
+  'name, words',
   ('../a.npz', 'must name an .npz beside the file'),
   ('/etc/passwd', 'must name an .npz beside the file'),
   ('', 'cannot be read'),
-])  # fmt: skip
+)
 def test_refuses_arrays_from_elsewhere(with_arrays, name, words):
   document = json.loads(with_arrays.read_text())
   document['parameters']['coefficients'] = {'npz': name}

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import fl_dpftrl
+from tests import made
 
 ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
@@ -82,10 +83,11 @@ def test_light_rooms_modules_and_names():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('arguments, packages', [
+@made.cases(
+  'arguments, packages',
   (['--help'], ('jinja2', 'matplotlib')),
   (['replay', '--help'], ('dp_accounting', 'scipy.optimize', 'scipy.signal')),
-])  # fmt: skip
+)
 def test_help_loads_what_it_needs_alone(arguments, packages):
   program = f'from fl_dpftrl.commands import main\nmain.main({arguments})'
   assert not loaded_by(program, packages)

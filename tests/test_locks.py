@@ -30,9 +30,11 @@ def test_make_says_in_a_line_which_python_to_install(tmp_path, version):
   outer = ('MAKEFLAGS', 'MAKELEVEL', 'MFLAGS')  # Of the make that runs the tests.
   run = subprocess.run(
     [shutil.which('make'), 'env', f'PYTHON={python}', f'VENV={tmp_path / "environment"}'],
-    cwd=ROOT, capture_output=True, text=True,
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
     env={name: value for name, value in os.environ.items() if name not in outer},
-  )  # fmt: skip
+  )
   line, _ = run.stderr.splitlines()  # The other one is make's own.
   assert run.returncode == 2 and len(line) <= 300
   for words in ('Python 3.11 to 3.13', '3.14 is not final', 'Debian: apt', 'Ubuntu: ', 'macOS, '):

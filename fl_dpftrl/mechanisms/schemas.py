@@ -92,8 +92,7 @@ class Schema:
 
     A participation that allows some rounds must allow the first ones of them.
     """
-    apart = np.diff(rounds).min(initial=self.num_rows)
-    return len(rounds) <= self.participations and bool(apart >= self.min_sep)
+    return len(rounds) <= self.participations and bool((np.diff(rounds) >= self.min_sep).all())
 
   @property
   def is_own(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from tests import made
 
 adapter = pytest.importorskip('fl_dpftrl.adapters.flower', exc_type=ImportError)
 SIZE = 20
@@ -164,17 +165,10 @@ def _flower(monkeypatch):
 
 
 def opened(tmp_path, **arguments):
-  return dpftrl.PrivateAggregator(
-    dpftrl.BLT((0.9, 0.5), (0.3, 0.2)),
-    template={'0': np.zeros(SIZE, np.float32)},
-    noise_multiplier=0.3,
-    clip_norm=0.5,
-    report_goal=4,
-    folder=tmp_path / 'run',
-    participation=dpftrl.MinSep(num_rounds=5, min_sep=2),
-    noise_seed=2,
-    **arguments,
-  )
+  noise = dict(noise_multiplier=0.3, clip_norm=0.5, noise_seed=2)
+  schema, template = dpftrl.MinSep(num_rounds=5, min_sep=2), {'0': np.zeros(SIZE, np.float32)}
+  arguments |= dict(template=template, report_goal=4, participation=schema)
+  return made.aggregator(tmp_path / 'run', **noise, **arguments)
 
 
 def test_the_strategy_gets_one_reply_of_the_private_mean(flower, tmp_path, caplog):
@@ -233,10 +227,8 @@ def test_a_site_answers_with_the_model_plus_its_private_mean(flower, tmp_path):
   content = app.RecordDict({'arrays': app.ArrayRecord({'w': app.Array(model)})})
   message = app.Message(content=content, message_type=app.MessageType.TRAIN, dst_node_id=1)
   schema = dpftrl.MinSep(num_rounds=5, min_sep=2, max_participations=1)
-  with dpftrl.PrivateAggregator(
-    dpftrl.Identity(), template={'w': model}, noise_multiplier=0.0, clip_norm=1.0, report_goal=3,
-    folder=tmp_path, participation=schema,
-  ) as aggregator:  # fmt: skip
+  options = dict(template={'w': model}, noise_multiplier=0.0, report_goal=3)
+  with made.aggregator(tmp_path, participation=schema, **options) as aggregator:
     update = lambda arrays, patient: {'w': 9.0 * np.eye(1, SIZE, dtype=np.float32)[0]}
     answers = [adapter.answer_round(message, aggregator, range(4), update) for _ in range(2)]
     assert aggregator.next_round == 1  # One patient is left, and three are needed.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from tests import made
 
 adapter = pytest.importorskip('fl_dpftrl.adapters.nvflare', exc_type=ImportError)
 
@@ -43,9 +44,7 @@ class Server:
 def site(folder, **options):
   """Returns the aggregator of a site without noise."""
   options = {'noise_multiplier': 0.0, 'report_goal': 4, **options}
-  return dpftrl.PrivateAggregator(
-    dpftrl.BLT([0.7], [0.5]), template={'w': START}, clip_norm=1.0, folder=folder, **options
-  )
+  return made.aggregator(folder, dpftrl.BLT([0.7], [0.5]), template={'w': START}, **options)
 
 
 def test_a_site_sends_the_model_plus_the_mean_of_bounded_updates(tmp_path, monkeypatch):

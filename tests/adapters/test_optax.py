@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import fl_dpftrl as dpftrl
+from tests import made
 
 adapter = pytest.importorskip('fl_dpftrl.adapters.optax', exc_type=ImportError)
 
@@ -12,14 +12,8 @@ def test_a_private_mean_is_the_aggregators_and_is_refused_within_jit(tmp_path):
   import jax
 
   weights = np.zeros(3, np.float32)
-  with dpftrl.PrivateAggregator(
-    dpftrl.Identity(),
-    template=weights,
-    noise_multiplier=0.0,
-    clip_norm=1.0,
-    report_goal=4,
-    folder=tmp_path / 'run',
-  ) as aggregator:
+  options = dict(template=weights, noise_multiplier=0.0, report_goal=4)
+  with made.aggregator(tmp_path / 'run', **options) as aggregator:
     transformation = adapter.private_mean(aggregator)
     state = transformation.init(weights)
     ids = dict(device_ids=['ann', 'bob', 'eve'], at_least=2)
@@ -33,10 +27,8 @@ def test_a_private_mean_is_the_aggregators_and_is_refused_within_jit(tmp_path):
 
 
 def test_metrics_are_released_with_noise_of_the_aggregator(tmp_path):
-  with dpftrl.PrivateAggregator(
-    dpftrl.Identity(), template=np.zeros(3, np.float32), noise_multiplier=0.0, clip_norm=1.0,
-    report_goal=2, folder=tmp_path / 'run', metrics={'loss': 10.0},
-  ) as aggregator:  # fmt: skip
+  options = dict(template=np.zeros(3, np.float32), noise_multiplier=0.0, metrics={'loss': 10.0})
+  with made.aggregator(tmp_path / 'run', **options) as aggregator:
     transformation = adapter.private_mean(aggregator)
     options = dict(device_ids=['ann', 'bob'], metrics={'loss': np.array([3.0, np.nan])})
     transformation.update(np.ones((2, 3), np.float32), (), **options)

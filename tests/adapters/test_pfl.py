@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
+from tests import made
 
 adapter = pytest.importorskip('fl_dpftrl.adapters.pfl', exc_type=ImportError)
 
@@ -27,13 +28,8 @@ def training(updates, folder, *, metrics_of=None, **arguments):
       update = torch.from_numpy(updates[user_dataset.user_id])
       return MappedVectorStatistics({'w': update}, weight=7.0), Metrics()
 
-  with dpftrl.PrivateAggregator(
-    dpftrl.Identity(),
-    template={'w': np.zeros(SIZE, np.float32)},
-    clip_norm=CLIP,
-    folder=folder,
-    **arguments,
-  ) as aggregator:
+  arguments |= dict(template={'w': np.zeros(SIZE, np.float32)}, clip_norm=CLIP)
+  with made.aggregator(folder, dpftrl.Identity(), **arguments) as aggregator:
     mechanism = adapter.PrivateMechanism(aggregator, metrics_of)
     data_of = lambda user: Dataset((np.zeros((user + 1, 1)),), user_id=user)
     users = adapter.PrivateUsers(mechanism, data_of, range(len(updates)))
@@ -64,15 +60,7 @@ def test_the_noise_is_that_of_the_multiplier(tmp_path):
 
 
 def test_users_and_statistics_outside_of_a_round_are_refused(tmp_path):
-  aggregator = dpftrl.PrivateAggregator(
-    dpftrl.Identity(),
-    template={'w': np.zeros(SIZE, np.float32)},
-    noise_multiplier=1.0,
-    clip_norm=CLIP,
-    report_goal=1,
-    folder=tmp_path,
-  )
-  with aggregator:
+  with made.aggregator(tmp_path) as aggregator:
     mechanism = adapter.PrivateMechanism(aggregator)
     with pytest.raises(ValueError, match='user of no round'):
       mechanism.postprocess_one_user(stats=None, user_context=None)

@@ -7,16 +7,15 @@ import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import runner
+from tests import made
 
 
-@pytest.mark.parametrize(
+@made.cases(
   'words, selected',
-  [
-    ([], {'optimize': (), 'replay': (), 'training': ()}),
-    (['replay-counted'], {'replay-counted': ()}),
-    (['replay-1B', 'guard'], {'replay': ('replay-1B',), 'guard': ()}),
-    (['lstm', 'blt'], {'optimize': ('blt',), 'training': ('lstm',)}),
-  ],
+  ([], {'optimize': (), 'replay': (), 'training': ()}),
+  (['replay-counted'], {'replay-counted': ()}),
+  (['replay-1B', 'guard'], {'replay': ('replay-1B',), 'guard': ()}),
+  (['lstm', 'blt'], {'optimize': ('blt',), 'training': ('lstm',)}),
 )
 def test_words_select_benchmarks_and_cases(words, selected):
   assert benchmarks.selection(words) == selected

@@ -9,8 +9,9 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import adaptive_clipping
 from fl_dpftrl.logs import claim_json, ledgers, participation_log
 from fl_dpftrl.prove.replaying import opened_runs, replays
+from tests import made
 
-STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+STRATEGY = made.BLT
 SCHEMA = dpftrl.MinSep(num_rounds=20, min_sep=5)
 
 

@@ -17,6 +17,7 @@ from fl_dpftrl.participation.accounting import arithmetics, guarantees
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.prove.replaying import opened_runs
 from fl_dpftrl.prove.reports import privacy
+from tests import made
 
 SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=3, max_participations=2)
 TREE, BLT = dpftrl.TreeOnline(), dpftrl.BLT([0.99, 0.7], [0.1, 0.3])
@@ -91,10 +92,13 @@ def test_whatever_is_no_claim_is_refused_in_one_line(own):
     dpftrl.Claim.from_json(own.to_json(), dpftrl.Identity())
 
 
-@pytest.mark.parametrize('arguments, message', [
+@made.cases(
+  'arguments, message',
   (dict(strategy=dpftrl.TreeFull()), 'tree_full depends on the number of rounds'),
-  (dict(strategy=dpftrl.Banded(np.ones((4, 1))), participation=SCHEMA),
-   'declared_num_rounds=12: .* beyond the 4'),
+  (
+    dict(strategy=dpftrl.Banded(np.ones((4, 1))), participation=SCHEMA),
+    'declared_num_rounds=12: .* beyond the 4',
+  ),
   (dict(noise_multiplier=math.inf), 'noise_multiplier must be finite'),
   (dict(noise_multiplier=math.nan), 'noise_multiplier must be finite'),
   (dict(noise_multiplier='3'), 'noise_multiplier must be finite'),
@@ -108,7 +112,7 @@ def test_whatever_is_no_claim_is_refused_in_one_line(own):
   (dict(void_reason=3), 'void_reason must be text'),
   (dict(trusted_operations='PyFunc'), 'trusted_operations must be'),
   (dict(not_private_metrics=['a' * 201]), 'not_private_metrics must be'),
-])  # fmt: skip
+)
 def test_refuses_what_is_no_claim(arguments, message):
   with pytest.raises(ValueError, match=message):
     dpftrl.Claim(**(dict(strategy=TREE, noise_multiplier=1.0) | arguments))
@@ -123,9 +127,9 @@ def test_a_single_run_has_the_sensitivity_of_its_strategy_to_the_last_bit():
 
 def test_rho_of_independent_runs_adds_up():
   """ρ is (sensitivity / noise multiplier)² / 2, in units of the largest multiplier."""
-  made = [(TREE, 1.5), (dpftrl.BLT([0.9], [0.2]), 3.0), (dpftrl.Identity(), 0.7)]
-  squares = [(sensitivities.sensitivity(s, SCHEMA).value / m) ** 2 for s, m in made]
-  for order in (made, made[::-1]):
+  runs = [(TREE, 1.5), (dpftrl.BLT([0.9], [0.2]), 3.0), (dpftrl.Identity(), 0.7)]
+  squares = [(sensitivities.sensitivity(s, SCHEMA).value / m) ** 2 for s, m in runs]
+  for order in (runs, runs[::-1]):
     found = run_claim.worst_case([claim(*run) for run in order], [SCHEMA] * 3)
     assert found.value / 3.0 == pytest.approx(math.sqrt(math.fsum(squares)), rel=1e-14)
     assert found.kind == sensitivities.EXACT

@@ -13,6 +13,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import account, describe, dispatch, flags, optimize, output
 from fl_dpftrl.mechanisms.files import files
+from tests import made
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
 SCHEMA = '--num_rounds=24 --min_sep=6 --max_participations=3'
@@ -22,7 +23,8 @@ def figures(found):
   return {name: found[name] for name in FIGURES}
 
 
-@pytest.mark.parametrize('mechanism, options, copies, family', [
+@made.cases(
+  'mechanism, options, copies, family',
   ('tree_full', '', 5, 'tree_full'),
   ('multi_epoch', '', 0, 'dense'),
   ('banded', '--num_bands=3 --objective=rms', 2, 'banded'),
@@ -31,7 +33,7 @@ def figures(found):
   ('banded_inverse_sqrt', '--num_bands=4 --objective=rms', 0, 'banded_inverse'),
   ('lambda_cgd', '', 0, 'lambda_cgd'),
   ('blt', '--num_buffers=2 --objective=rms', 2, 'blt'),
-])  # fmt: skip
+)
 def test_optimize(tmp_path, result, mechanism, options, copies, family):
   path = tmp_path / 'found.json'
   found = result(f'optimize --mechanism={mechanism} {SCHEMA} {options} --output={path}')
@@ -88,10 +90,10 @@ def test_the_workload_is_stored_and_shown(tmp_path, run, result):
   }
   given = ' '.join(f'--{name}={value}' for name, value in fields.items())
   line = f'optimize --mechanism=banded_sqrt {SCHEMA}'
-  made = result(f'{line} {given} --output={path}')
+  optimised = result(f'{line} {given} --output={path}')
   own = result(f'describe {path}')
-  assert fields.items() <= made.items() and fields.items() <= own.items()
-  assert figures(own) == figures(made) == figures(result(f'describe {path} {given}'))
+  assert fields.items() <= optimised.items() and fields.items() <= own.items()
+  assert figures(own) == figures(optimised) == figures(result(f'describe {path} {given}'))
   shown = run(f'describe {path}')[1].splitlines()
   assert all([name, str(value)] in map(str.split, shown) for name, value in fields.items())
   prefix = result(f'describe {path} --workload=prefix')

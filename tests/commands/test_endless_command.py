@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests import made
+
 NAMED = '--loss_budget --min_sep=4 --max_participations=3'
 ACCOUNT = 'account --strategy=identity --noise_multiplier=3 --delta=1e-6'
 
@@ -74,31 +76,29 @@ def test_losses_by_horizon(run):
   assert result['ratio_to_best'] == max(p['ratio_to_best'] for p in result['range']) < 1.1
 
 
-@pytest.mark.parametrize(
+@made.cases(
   'line, message',
-  [
-    (
-      'compare --mechanisms=identity --num_rounds=9 --min_sep=2,3 --loss_budget',
-      '--min_sep must be one number with --loss_budget, got 2',
-    ),
-    (ACCOUNT, '--num_rounds is needed, or --min_sep and --max_participations of a run without an'),
-    (f'{ACCOUNT} --loss_budget', '--loss_budget needs --min_sep and --max_participations'),
-    (f'{ACCOUNT} {NAMED} --num_rounds=9', '--num_rounds=9 and --loss_budget exclude each other'),
-    (
-      'compare --mechanisms=identity --loss_budget=5 --num_rounds=10',
-      '--loss_budget=5 buys other participations of each mechanism',
-    ),
-    (f'{ACCOUNT} --loss_budget=0.5', 'squared=0.5 is below the loss 1 of a single round'),
-    (f'optimize --mechanism=blt {NAMED}', '--horizons=FIRST,LAST are needed together'),
-    (
-      'simulate --population=9 --report_goal=1 --num_rounds=2 --min_sep=3',
-      '--min_sep=3 needs --loss_budget',
-    ),
-    (
-      f'simulate --population=9 --report_goal=1 --num_rounds=2 {NAMED}',
-      '--loss_budget needs --strategy',
-    ),
-  ],
+  (
+    'compare --mechanisms=identity --num_rounds=9 --min_sep=2,3 --loss_budget',
+    '--min_sep must be one number with --loss_budget, got 2',
+  ),
+  (ACCOUNT, '--num_rounds is needed, or --min_sep and --max_participations of a run without an'),
+  (f'{ACCOUNT} --loss_budget', '--loss_budget needs --min_sep and --max_participations'),
+  (f'{ACCOUNT} {NAMED} --num_rounds=9', '--num_rounds=9 and --loss_budget exclude each other'),
+  (
+    'compare --mechanisms=identity --loss_budget=5 --num_rounds=10',
+    '--loss_budget=5 buys other participations of each mechanism',
+  ),
+  (f'{ACCOUNT} --loss_budget=0.5', 'squared=0.5 is below the loss 1 of a single round'),
+  (f'optimize --mechanism=blt {NAMED}', '--horizons=FIRST,LAST are needed together'),
+  (
+    'simulate --population=9 --report_goal=1 --num_rounds=2 --min_sep=3',
+    '--min_sep=3 needs --loss_budget',
+  ),
+  (
+    f'simulate --population=9 --report_goal=1 --num_rounds=2 {NAMED}',
+    '--loss_budget needs --strategy',
+  ),
 )
 def test_flags_that_do_not_go_together(run, line, message):
   status, out, err = run(line)

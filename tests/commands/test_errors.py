@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from fl_dpftrl.logs import log_tables
+from tests import made
 
 # Flags with which each command does what it should; a flag that is given again takes their place.
 _ROUNDS = '--num_rounds=9'
@@ -186,20 +186,19 @@ LINES = [
   ('simulate --scenario=absent.json', 'absent.json: No such file'),
 ]
 SCENARIO = {
-  'format': 'fl_dpftrl scenario', 'version': 1, 'population': 300, 'report_goal': 10,
-  'num_rounds': 30, 'timer_rounds': 8,
-}  # fmt: skip
+  'format': 'fl_dpftrl scenario',
+  'version': 1,
+  'population': 300,
+  'report_goal': 10,
+  'num_rounds': 30,
+  'timer_rounds': 8,
+}
 
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp('inputs')
-  log_tables.write_log(
-    path / 'log.parquet',
-    rounds=[0, 0, 1, 4, 6, 9],
-    device_ids=['a', 'c', 'b', 'a', 'b', 'a'],
-    num_rounds=12,
-  )
+  made.log(path / 'log.parquet', ['ac', 'b', '', '', 'a', '', 'b', '', '', 'a', '', ''])
   (path / 'twice.csv').write_text('round,device_id\n0,a\n0,a\n')
   (path / 'broken.json').write_text('{}')
   (path / 'folder.json').mkdir()
@@ -236,7 +235,8 @@ def test_a_bad_line(run, folder, monkeypatch, line, words):
   refused(run, line, words)
 
 
-@pytest.mark.parametrize('change, words', [
+@made.cases(
+  'change, words',
   ({'format': 'other'}, 'no scenario file'),
   ({'version': 2}, 'version must be 1, got 2'),
   ({'populaton': 3}, "'populaton' is no property of a scenario"),
@@ -250,7 +250,7 @@ def test_a_bad_line(run, folder, monkeypatch, line, words):
   ({'availability': 3}, 'availability must be text'),
   ({'timer_hours': 3.0}, 'timer_hours and timer_rounds exclude each other'),
   ({'report_goal': None}, '--report_goal is needed, or --scenario'),
-])  # fmt: skip
+)
 @pytest.mark.parametrize('command', ['simulate', 'plan --delta=1e-6 --epsilon=1'])
 def test_a_bad_scenario_file(run, folder, monkeypatch, tmp_path, command, change, words):
   shutil.copytree(folder, tmp_path, dirs_exist_ok=True)

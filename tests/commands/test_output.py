@@ -11,7 +11,7 @@ import pytest
 
 import fl_dpftrl
 from fl_dpftrl.commands import output
-from fl_dpftrl.logs import log_tables
+from tests import made
 
 POPULATION = '--population=200 --report_goal=10 --num_rounds=6 --timer_rounds=3'
 REPLAY = 'replay --log={log} --strategy=identity --noise_multiplier=3 --delta=1e-6'
@@ -23,9 +23,7 @@ COMPARE = 'compare --mechanisms=identity --num_rounds=4'
 
 @pytest.fixture(name='log')
 def _log(tmp_path):
-  path = tmp_path / 'log.parquet'
-  log_tables.write_log(path, rounds=[0, 1, 2], device_ids=['a', 'b', 'c'], num_rounds=3)
-  return path
+  return made.log(tmp_path / 'log.parquet', ['a', 'b', 'c'])
 
 
 ASCII = {'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0', 'LC_ALL': 'C'}
@@ -40,11 +38,12 @@ def program(line, *, shell='', **environment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('line, environment', [
-  (REPLAY, ASCII), (f'{REPLAY} --json', LATIN), (PLAN, ASCII), ('account --help', LATIN),
-])  # fmt: skip
+@pytest.mark.parametrize(
+  'line, environment',
+  [(REPLAY, ASCII), (f'{REPLAY} --json', LATIN), (PLAN, ASCII), ('account --help', LATIN)],
+)
 def test_a_stream_of_any_encoding_takes_the_figures(run, path, line, environment):
-  log_tables.write_log(path, rounds=[0, 1], device_ids=['é', 'b'], num_rounds=3)
+  made.log(path, ['é', 'b', ''])
   status, out, _ = run(line.format(log=path))
   done = program(line.format(log=path), **environment)
   assert (done.returncode, status) == (0, 0)
@@ -58,10 +57,13 @@ def test_a_stream_of_any_encoding_takes_the_figures(run, path, line, environment
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('line, shells', [
-  (REPLAY, ('>&-', '<&- >&- 2>&-')), ('verify {log}', ('<&- >&-',)),
-  ('--help', ('>&-',)), ('describe identity', ('<&- >&- 2>&-',)),
-])  # fmt: skip
+@made.cases(
+  'line, shells',
+  (REPLAY, ('>&-', '<&- >&- 2>&-')),
+  ('verify {log}', ('<&- >&-',)),
+  ('--help', ('>&-',)),
+  ('describe identity', ('<&- >&- 2>&-',)),
+)
 def test_a_stream_that_is_closed_takes_nothing_away(run, log, tmp_path, line, shells):
   line = line.format(log=log)
   report = f' --report={tmp_path}/report.html' if 'replay' in line else ''
@@ -108,7 +110,8 @@ def test_what_tells_of_devices_is_for_the_operator_alone(run, log, tmp_path):
   assert len(found) == 6 and set(found.values()) == {0o644}
 
 
-@pytest.mark.parametrize('line, flag', [
+@made.cases(
+  'line, flag',
   (REPLAY, 'report={folder}/page.html'),
   (REPLAY, 'public_report={folder}/page.html'),
   (REPLAY, 'evidence={folder}/evidence'),
@@ -117,7 +120,7 @@ def test_what_tells_of_devices_is_for_the_operator_alone(run, log, tmp_path):
   (PLAN, 'output={folder}/strategy.json'),
   (OPTIMIZE, 'output={folder}/strategy.json'),
   (COMPARE, 'output={folder}'),
-])  # fmt: skip
+)
 def test_before_the_work(run, log, tmp_path, monkeypatch, line, flag):
   folder = tmp_path / 'folder'
   folder.mkdir()
@@ -136,10 +139,11 @@ def test_before_the_work(run, log, tmp_path, monkeypatch, line, flag):
   assert set(os.listdir(tmp_path)) == {'log.parquet', 'folder'} and not os.listdir(folder)
 
 
-@pytest.mark.parametrize('line, words', [
+@made.cases(
+  'line, words',
   (f'{REPLAY} --report={{page}}', 'ε'),
   (f'{REPLAY} --json --public_report={{page}}', '"epsilon"'),
-])  # fmt: skip
+)
 def test_figures_are_printed_before_a_page_fails(run, log, tmp_path, monkeypatch, line, words):
   def full(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

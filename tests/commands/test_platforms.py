@@ -5,11 +5,11 @@ import pathlib
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.support.files import durable
+from tests import made
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = """
@@ -67,12 +67,8 @@ def test_files_are_written_without_locks_and_what_must_be_held_is_refused(tmp_pa
 @pytest.mark.slow
 def test_what_needs_no_locks_works_and_what_does_says_so(tmp_path):
   folder = tmp_path / 'run'
-  with dpftrl.PrivateAggregator(
-    'identity', template=np.zeros(3), noise_multiplier=1.0, clip_norm=1.0, report_goal=1,
-    folder=folder,
-  ) as aggregator:  # fmt: skip
-    with aggregator.round(['a']) as round_:
-      round_.add(np.zeros(3))
+  with made.aggregator(folder, 'identity', report_goal=1) as aggregator:
+    made.release(aggregator, ['a'])
   environment = os.environ | {'PYTHONPATH': str(ROOT)}
   words = [sys.executable, '-c', PROGRAM, str(folder)]
   done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment)

@@ -4,30 +4,23 @@ import json
 import math
 import shutil
 
-import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import log_tables
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning.simulation import partition
+from tests import made
 
-ROWS = {
-  'rounds': [0, 0, 1, 4, 6, 9],
-  'device_ids': ['a', 'c', 'b', 'a', 'b', 'a'],
-  'num_rounds': 12,
-}
+COHORTS = ['ac', 'b', '', '', 'a', '', 'b', '', '', 'a', '', '']
 NOISE = '--strategy=identity --noise_multiplier=3 --delta=1e-6'
 
 
 @pytest.fixture(name='log')
 def fixture_log(tmp_path):
-  path = tmp_path / 'log.parquet'
-  log_tables.write_log(path, **ROWS)
-  return path
+  return made.log(tmp_path / 'log.parquet', COHORTS)
 
 
 @pytest.fixture
@@ -66,15 +59,14 @@ def test_table_for_people(log, replayed):
 def test_a_report_has_the_name_of_its_run(tmp_path, replayed, name, title):
   folder = tmp_path / 'autumn'
   folder.mkdir()
-  log_tables.write_log(folder / f'{name}.parquet', **ROWS)
-  replayed(folder / f'{name}.parquet', f'--report={tmp_path / "page.html"}')
+  log = made.log(folder / f'{name}.parquet', COHORTS)
+  replayed(log, f'--report={tmp_path / "page.html"}')
   assert f'<h1>Privacy report: {title}</h1>' in (tmp_path / 'page.html').read_text()
 
 
 def test_a_void_log_is_loud(tmp_path, replayed):
-  path, why = tmp_path / 'log.parquet', 'the noise seed was given'
-  claim = run_claim.Claim(strategy='identity', noise_multiplier=3.0, void_reason=why)
-  log_tables.write_log(path, **ROWS, metadata=claim.to_metadata())
+  claim = made.claim('identity', noise_multiplier=3.0, void_reason='the noise seed was given')
+  path = made.log(tmp_path / 'log.parquet', COHORTS, metadata=claim.to_metadata())
   status, out, err = replayed(path, '--json')
   assert status == 4
   assert json.loads(out)['void_reason'] == 'the noise seed was given'
@@ -112,12 +104,7 @@ def fixture_drawn(tmp_path_factory):
   sizes = dict(num_rounds=90, num_examples=600, batch_size=25, num_parts=3)
   for name, kind in sampling.BATCHES.items():
     cohorts = list(partition.rounds(kind(**sizes), 1))
-    log_tables.write_log(
-      folder / f'{name}.parquet',
-      rounds=np.repeat(np.arange(90), [c.device_ids.size for c in cohorts]),
-      device_ids=np.concatenate([c.device_ids for c in cohorts]),
-      num_rounds=90,
-    )
+    made.log(folder / f'{name}.parquet', [cohort.device_ids for cohort in cohorts])
   return lambda name: folder / f'{name}.parquet'
 
 
@@ -174,6 +161,5 @@ def test_ids_and_columns_are_described_without_any_id(tmp_path, replayed, stated
 
 
 def test_whole_numbers_are_described_by_their_digits(tmp_path, stated):
-  log_tables.write_log(tmp_path / 'log.parquet', rounds=[0, 1], device_ids=[7, 12345], num_rounds=2)
-  found = stated(tmp_path / 'log.parquet')['ids']
+  found = stated(made.log(tmp_path / 'log.parquet', [[7], [12345]]))['ids']
   assert found == {'is_text': False, 'shortest': None, 'longest': 5, 'mergeable': 0}

@@ -4,11 +4,10 @@ import json
 
 import pytest
 
-from fl_dpftrl.claims import run_claim
 from fl_dpftrl.commands import output
-from fl_dpftrl.logs import log_tables
 from fl_dpftrl.prove.reports import page
 from fl_dpftrl.support import style, tables
+from tests import made
 
 FORGED = 'ε at δ = 1e-06  0.001'
 # Clears the screen, forges a line, is one control character, turns text round.
@@ -18,11 +17,9 @@ REPLAY = 'replay --strategy=identity --noise_multiplier=3 --delta=1e-6 --log'
 
 @pytest.fixture(name='log')
 def fixture_log(tmp_path):
-  path = tmp_path / 'log.parquet'
-  claim = run_claim.Claim(strategy='identity', noise_multiplier=3.0, void_reason=HOSTILE)
-  rows = {'rounds': [0, 2, 2], 'device_ids': ['a', 'a', 'c']}
-  log_tables.write_log(path, **rows, num_rounds=4, metadata=claim.to_metadata())
-  return path
+  claim = made.claim('identity', noise_multiplier=3.0, void_reason=HOSTILE)
+  cohorts = ['a', '', 'ac', '']
+  return made.log(tmp_path / 'log.parquet', cohorts, metadata=claim.to_metadata())
 
 
 def acts(text):

@@ -9,13 +9,12 @@ import stat
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.noise import integer_rows
 from fl_dpftrl.support.files import mark
-from tests import pages
+from tests import made, pages
 from tests.commands import lines
 from tests.docs import container
 
@@ -97,26 +96,8 @@ def test_the_page_starts_the_image_with_the_restrictions_of_these_tests():
 
 
 def opened(folder, **arguments):
-  return dpftrl.PrivateAggregator(
-    dpftrl.BLT((0.9, 0.5), (0.3, 0.2)),
-    template=np.zeros(3),
-    noise_multiplier=3.0,
-    clip_norm=1.0,
-    report_goal=2,
-    folder=folder,
-    participation=dpftrl.MinSep(num_rounds=20, min_sep=2),
-    max_epsilon=50.0,
-    delta=1e-6,
-    metrics={'loss': 1.0},
-    **arguments,
-  )
-
-
-def one_round(aggregator, *devices):
-  with aggregator.round(list(devices)) as round_:
-    for device in devices:
-      round_.add(np.ones(3), device_id=device)
-  return round_.mean
+  budget = dict(max_epsilon=50.0, delta=1e-6, participation=made.SCHEMA)
+  return made.aggregator(folder, metrics={'loss': 1.0}, **budget, **arguments)
 
 
 def modes(folder):
@@ -148,7 +129,7 @@ def test_modes_of_files_are_those_of_the_page(tmp_path):
     ]
     with opened(folder, observers=watching) as aggregator:
       for t in range(4):
-        one_round(aggregator, f'a{t % 2}', f'b{t % 2}')
+        made.release(aggregator, [f'a{t % 2}', f'b{t % 2}'])
       found = modes(folder)
       aggregator.report(folder / 'privacy.html')
     words = ['replay', folder, '--delta=1e-6', f'--evidence={folder}/evidence']
@@ -161,26 +142,26 @@ def test_modes_of_files_are_those_of_the_page(tmp_path):
 
 def test_an_upgrade_is_rehearsed_on_a_copy_that_is_thrown_away(tmp_path, monkeypatch):
   with opened(tmp_path / 'run') as aggregator:
-    one_round(aggregator, 'a', 'b')
+    made.release(aggregator, ['a', 'b'])
   shutil.copytree(tmp_path / 'run', tmp_path / 'copy')
   with pytest.raises(mark.LostStateError, match='is a copy'):
     opened(tmp_path / 'copy')
   with opened(tmp_path / 'copy', moved=True) as aggregator:
-    one_round(aggregator, 'made-up 1', 'made-up 2')
+    made.release(aggregator, ['made-up 1', 'made-up 2'])
   shutil.copytree(tmp_path / 'run', tmp_path / 'other')
   with monkeypatch.context() as patched:
     patched.setattr(integer_rows, 'VERSION', integer_rows.VERSION + 1)
     with pytest.raises(ValueError, match='has the noise of another release'):
       opened(tmp_path / 'other', moved=True)
   with opened(tmp_path / 'run') as aggregator:  # Untouched by all of it.
-    one_round(aggregator, 'c', 'd')
+    made.release(aggregator, ['c', 'd'])
     assert aggregator.next_round == 2
 
 
 def test_alerts_name_figures_that_a_run_writes(tmp_path):
   path = tmp_path / 'run.prom'
   with opened(tmp_path / 'run', observers=[dpftrl.observers.OpenMetrics(path)]) as aggregator:
-    one_round(aggregator, 'a', 'b')
+    made.release(aggregator, ['a', 'b'])
   written = set(re.findall(r'^(fl_dpftrl_\w+)\{', path.read_text(), re.MULTILINE))
   rules = re.findall(r"^ *- \{alert: \w+, expr: '(.*)'\}$", TEXT, re.MULTILINE)
   assert len(rules) == 6
@@ -191,20 +172,9 @@ def test_alerts_name_figures_that_a_run_writes(tmp_path):
 
 def test_coordinators_that_share_devices_share_a_budget(tmp_path):
   """The page: S coordinators with √S times the noise spend together what one spends."""
-  strategy, schema = dpftrl.BLT((0.9, 0.5), (0.3, 0.2)), dpftrl.MinSep(num_rounds=20, min_sep=2)
-  rows = [(t, device) for t in range(20) for device in (f'a{t % 2}', f'b{t % 2}')]
-  for name in ('first', 'second'):
-    dpftrl.write_log(
-      tmp_path / f'{name}.parquet',
-      rounds=[t for t, _ in rows],
-      device_ids=[device for _, device in rows],
-      num_rounds=20,
-    )
-  noise = 5.0 * 2.0**0.5
-  runs = [
-    dpftrl.open_run(tmp_path / f'{name}.parquet', strategy, noise_multiplier=noise)
-    for name in ('first', 'second')
-  ]
+  cohorts = [[f'a{t % 2}', f'b{t % 2}'] for t in range(20)]
+  logs = [made.log(tmp_path / f'{name}.parquet', cohorts) for name in ('first', 'second')]
+  runs = [dpftrl.open_run(log, made.BLT, noise_multiplier=5.0 * 2.0**0.5) for log in logs]
   together = dpftrl.replay(runs, delta=1e-6).worst_case
-  single = dpftrl.account(strategy, schema, noise_multiplier=5.0, delta=1e-6)
+  single = dpftrl.account(made.BLT, dpftrl.MinSep(20, 2), noise_multiplier=5.0, delta=1e-6)
   assert together.epsilon() == pytest.approx(single.epsilon(), rel=1e-9)

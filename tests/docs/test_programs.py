@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.support.files import mark
-from tests import pages
+from tests import made, pages
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -49,12 +49,15 @@ def test_a_program_trains_and_keeps_its_budget(program, names):
   assert any((a != b).any() for a, b in zip(before, after))
 
 
-@pytest.mark.parametrize('page, wanted', [
-  ('algorithms.md', {'checked'}), ('audit.md', {'found'}),
-  ('aggregator.md', {'aggregator'}), ('run-folder.md', {'aggregator'}),
+@made.cases(
+  'page, wanted',
+  ('algorithms.md', {'checked'}),
+  ('audit.md', {'found'}),
+  ('aggregator.md', {'aggregator'}),
+  ('run-folder.md', {'aggregator'}),
   ('production.md', {'trained', 'schema'}),
   ('where-rounds-run.md', {'form', 'initialize'}),
-])  # fmt: skip
+)
 def test_the_short_programs_of_a_page_run(page, wanted, names):
   given = {'client_data': [names['data_of'](0)], 'client_optimizer': names['sgd'](0.1)}
   names = {**names, **given}

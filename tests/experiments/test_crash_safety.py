@@ -1,6 +1,5 @@
 """A run that is killed, at any point, loses the round under way and nothing else."""
 
-import itertools
 import random
 import shutil
 import signal
@@ -9,7 +8,6 @@ import time
 import numpy as np
 import pytest
 
-from fl_dpftrl.logs import ledger_format, participation_log
 from tests.experiments import runs
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -43,23 +41,6 @@ def test_killed_interrupted_and_killed_at_a_random_point(undisturbed, killed, tm
 
 def burnt(folder):
   return set(runs.read(folder, 'summary.json')['burnt_rounds'])
-
-
-@pytest.mark.thorough
-def test_killed_at_twenty_random_moments(undisturbed, tmp_path):
-  draws = random.Random(7)
-  kills = 0
-  for run in itertools.count():
-    folder = tmp_path / str(run)
-    done = 0
-    while done < runs.NUM_ROUNDS and kills < 20:
-      process = runs.start(folder, pause_at=('cohort logged', done))
-      kills += killed_after(process, draws.uniform(0.0, 0.15)) == -signal.SIGKILL
-      done = participation_log.read_log(folder / ledger_format.NAME).num_rounds
-    runs.finish(folder)
-    assert_lost(folder, undisturbed.folder, burnt(folder))
-    if kills == 20:
-      break
 
 
 def assert_lost(folder, undisturbed, lost):

@@ -3,6 +3,7 @@
 import pytest
 
 from experiments.stackoverflow import flag_files
+from tests import made
 
 
 @pytest.fixture
@@ -54,13 +55,15 @@ def test_a_flag_replaces_its_alternatives_in_files(write):
   assert flag_files.expand([f'--flagfile={inner}', *both])[-2:] == both  # They do clash.
 
 
-@pytest.mark.parametrize('content, words', [
+@made.cases(
+  'content, words',
   (b'\xff--a=1', 'utf-8'),
   (b'--flagfile=SELF', 'names itself'),
   (b'--flagfile=', 'without the name'),
   (b'--' + b'noise' * 1000 + b'=1', 'not the name of a flag'),
   (b'#' * (2**24 + 1), 'more than 16777216 bytes'),
-], ids=lambda value: repr(value)[:20])  # fmt: skip
+  ids=lambda value: repr(value)[:20],
+)
 def test_refuses(write, content, words):
   path = write('a.flags', content)
   path.write_bytes(content.replace(b'SELF', str(path).encode()))

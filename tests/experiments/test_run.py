@@ -10,6 +10,7 @@ from experiments.stackoverflow import configuration, run, train
 from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.rules import loss_budgets
+from tests import made
 
 ENDLESS = {
   'timer_rounds': 4,
@@ -35,7 +36,8 @@ def test_noise_is_calibrated_for_what_the_timers_enforce():
   assert most == pytest.approx(own.noise_multiplier * 10**0.5)
 
 
-@pytest.mark.parametrize('changes, words', [
+@made.cases(
+  'changes, words',
   ({'epsilon': 0.0}, '--epsilon=0.0 must be positive'),
   ({'epsilon': 1.0, 'timer_hours': 3.0}, '--timer_hours=3.0'),
   ({}, '--noise_multiplier is missing'),
@@ -45,7 +47,7 @@ def test_noise_is_calibrated_for_what_the_timers_enforce():
   ({'noise_multiplier': 2.0, 'loss_budget': True}, '--loss_budget needs --max_participations'),
   ({'noise_multiplier': 2.0, 'max_participations': 3}, 'needs --timer_rounds, and a --strategy'),
   ({'noise_multiplier': 2.0, **ENDLESS, 'warmup_fraction': 0.1}, 'give --warmup_fraction=0'),
-])  # fmt: skip
+)
 def test_a_target_or_a_budget_that_cannot_be_met_is_refused(changes, words):
   with pytest.raises(ValueError, match=words):
     dataclasses.replace(HPARAMS, **{'noise_multiplier': None, **changes})

@@ -5,6 +5,7 @@ import urllib.request
 import pytest
 
 from experiments.stackoverflow import datasets
+from tests import made
 from tests.experiments import stackoverflow_files
 
 pytestmark = pytest.mark.tff
@@ -51,7 +52,8 @@ def test_a_missing_file_says_what_to_put_where(folder, name):
   assert name in message and str(folder) in message and '\n' not in message
 
 
-@pytest.mark.parametrize('name, content', [
+@made.cases(
+  'name, content',
   ('stackoverflow.sqlite', b'not a database' * 100),
   ('stackoverflow.word_count', b''),
   ('stackoverflow.word_count', b'the 3\n\na 2\n'),
@@ -60,7 +62,7 @@ def test_a_missing_file_says_what_to_put_where(folder, name):
   ('stackoverflow.word_count', b'3 the\n2 a\n'),
   ('stackoverflow.word_count', b'the 3 x\n'),
   ('stackoverflow.word_count', b'a 2\nthe 3\n'),
-])  # fmt: skip
+)
 def test_a_damaged_file_is_named(folder, name, content):
   (folder / name).write_bytes(content)
   with pytest.raises(ValueError, match=f'{name} is not a'):

@@ -14,7 +14,7 @@ from experiments.stackoverflow import study as command
 from experiments.topics import __main__ as topics
 from experiments.topics import run
 from fl_dpftrl.study import comparing, running, study_noise
-from tests import pages
+from tests import made, pages
 from tests.experiments import starts
 
 pytestmark = pytest.mark.tff
@@ -83,7 +83,8 @@ def test_a_failed_run_is_a_line_and_the_same_command_tries_it_again(tmp_path, mo
   assert row['status'] == 'done' and float(row['epsilon_of_run']) == stated['epsilon'] <= 2.0
 
 
-@pytest.mark.parametrize('changes, words', [
+@made.cases(
+  'changes, words',
   ({'flags': ['--seed=1']}, r"flags has '--seed=1': give --name=value"),
   ({'flags': ['report_goal=5']}, "flags has 'report_goal=5'"),
   ({'flags': '--report_goal=5'}, 'flags must be a list of texts'),
@@ -97,7 +98,7 @@ def test_a_failed_run_is_a_line_and_the_same_command_tries_it_again(tmp_path, mo
   ({'mechanisms': [['blt']]}, 'mechanism'),
   ({'epsilons': 2}, 'epsilons must be a list of 1 to 1000 entries, got 2'),
   ({'metric': 'loss'}, 'lower_is_better must be True or False for loss'),
-])  # fmt: skip
+)
 def test_bad_study_files_are_one_line(tmp_path, monkeypatch, capsys, changes, words):
   arguments = f'--study={written(tmp_path, **changes)}', f'--output_dir={tmp_path / "new"}'
   assert main(command, monkeypatch, *arguments) == 2
@@ -106,12 +107,13 @@ def test_bad_study_files_are_one_line(tmp_path, monkeypatch, capsys, changes, wo
   assert re.search(words, line) and len(line) <= 301 and not (tmp_path / 'new').exists()
 
 
-@pytest.mark.parametrize('arguments, words', [
+@made.cases(
+  'arguments, words',
   (['--study=nowhere.json', '--output_dir=x'], 'nowhere.json is not there; a relative path'),
   ([f'--study={SYNTHETIC}'], '--output_dir'),
   ([f'--study={SYNTHETIC}', '--output_dir=x', '--jobs=0'], '--jobs=0 must be at least 1'),
   ([f'--study={SYNTHETIC}', '--output_dir=x', '--cell=4'], 'cell must be 0 to 3, got 4'),
-])  # fmt: skip
+)
 def test_bad_arguments_are_one_line(tmp_path, monkeypatch, capsys, arguments, words):
   monkeypatch.chdir(tmp_path)
   assert main(command, monkeypatch, *arguments) == 2

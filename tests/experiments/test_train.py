@@ -17,7 +17,7 @@ from experiments.stackoverflow import train as command
 from fl_dpftrl.commands import main
 from fl_dpftrl.prove.replaying import evidence, opened_runs
 from fl_dpftrl.support.files import durable
-from tests import pages
+from tests import made, pages
 from tests.experiments import runs, starts
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -143,7 +143,8 @@ def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(guaranteed, t
   assert len(differing) == 1 and cost in differing[0]
 
 
-@pytest.mark.parametrize('arguments, words', [
+@made.cases(
+  'arguments, words',
   (['--report_goal=600', '--timer_rounds=1'], ['--report_goal', '500']),
   (['--num_rounds=0'], ['--num_rounds=0', 'at least 1']),
   (['--num_rounds=many'], ['--num_rounds=many']),
@@ -164,7 +165,7 @@ def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(guaranteed, t
   (['--machines=auto', '--max_concurrent_clients=2'], ['give --clients_per_actor']),
   (['--flagfile=nowhere.flags'], ['nowhere.flags']),
   (['--dataset=TEXTS'], ['names of clients: at 3, device_id is not in Unicode normal form C']),
-])  # fmt: skip
+)
 def test_bad_flags_get_one_line(tmp_path, arguments, words, capsys):
   for name in ('a', 'b', 'c', 'e\u0301'):  # As archives from macOS have it.
     (tmp_path / f'{name}.txt').write_text('Hello world.')

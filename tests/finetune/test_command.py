@@ -8,6 +8,7 @@ import pytest
 
 from experiments.finetune import __main__ as command
 from experiments.finetune import model
+from tests import made
 from tests.finetune import small
 
 gguf = pytest.importorskip('gguf')
@@ -92,12 +93,13 @@ def test_the_command_trains_resumes_and_shows_its_table(weights, tmp_path, monke
   assert capsys.readouterr().out == table  # Nothing is trained again.
 
 
-@pytest.mark.parametrize('flag, message', [
+@made.cases(
+  'flag, message',
   ('--epsilon=0', '--epsilon=0.0 must be a number above 0'),
   ('--learning_rate=nan', '--learning_rate=nan must be a number above 0'),
   ('--seed=-1', '--seed=-1 must be at least 0'),
   ('--text=nothing', 'nor a folder'),
-])  # fmt: skip
+)
 def test_flags_out_of_range_are_named_in_a_line(flag, message, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(sys, 'argv', ['finetune', f'--output_dir={tmp_path}', flag])
   with pytest.raises(SystemExit, match='2'):

@@ -15,9 +15,12 @@ MEMORY = 2 << 30  # bytes, resident, of each process
 
 # What takes long to load is loaded once.
 _LOADED = (
-  'fl_dpftrl.commands.main', 'fl_dpftrl.commands.describe', 'fl_dpftrl.commands.replay',
-  'fl_dpftrl.commands.simulate', 'tests.fuzz.commands',
-)  # fmt: skip
+  'fl_dpftrl.commands.main',
+  'fl_dpftrl.commands.describe',
+  'fl_dpftrl.commands.replay',
+  'fl_dpftrl.commands.simulate',
+  'tests.fuzz.commands',
+)
 _USAGE = '\nused: '
 
 

@@ -94,8 +94,11 @@ def log_case(folder, seed):
 NOISE = ['--noise_multiplier=4', '--delta=1e-6', '--json']
 # Most cases, and those that are quick enough for every change.
 CASES_OF = {
-  strategy_case: (500, 12), trace_case: (200, 12), runs_case: (200, 12), log_case: (10_000, 36),
-}  # fmt: skip
+  strategy_case: (500, 12),
+  trace_case: (200, 12),
+  runs_case: (200, 12),
+  log_case: (10_000, 36),
+}
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from tests import made
 from tests.fuzz import mutations
 
 CASES = int(os.environ.get('FUZZ_CASES', '0'))
@@ -22,12 +23,10 @@ UNITS = 'units.csv'
 
 def opened(folder: pathlib.Path):
   schema = dpftrl.MinSep(40, 2, 20)
-  return dpftrl.PrivateAggregator(
-    dpftrl.BLT([0.9, 0.5], [0.3, 0.2]), template=np.zeros(3), noise_multiplier=2.0,
-    clip_norm=dpftrl.AdaptiveClipping(0.5, learning_rate=0.5), metrics={'loss': 3.0},
-    report_goal=GOAL, folder=folder, participation=dpftrl.PerUnit(schema), delta=1e-6,
-    units=folder / UNITS, moved=True,
-  )  # fmt: skip
+  clip_norm = dpftrl.AdaptiveClipping(0.5, learning_rate=0.5)
+  options = dict(clip_norm=clip_norm, metrics={'loss': 3.0}, report_goal=GOAL, delta=1e-6)
+  units = dict(participation=dpftrl.PerUnit(schema), units=folder / UNITS)
+  return made.aggregator(folder, **options, **units, moved=True)
 
 
 def one_round(aggregator):
@@ -51,7 +50,7 @@ def figures(folder: pathlib.Path):
     )
 
 
-def made(folder: pathlib.Path) -> list[pathlib.Path]:
+def moments_of(folder: pathlib.Path) -> list[pathlib.Path]:
   """Returns copies of a run's folder at some moments; the last two are closed, and killed."""
   run, moments = folder / 'run', []
   run.mkdir(parents=True)
@@ -98,8 +97,8 @@ def changed(rng, path: pathlib.Path, older: list[pathlib.Path], other: pathlib.P
 @pytest.mark.filterwarnings('ignore')
 def test_no_file_of_a_run_is_changed_silently(tmp_path):
   """`FUZZ_CASES=2000` is the whole campaign: about 10 minutes."""
-  rng, own = np.random.default_rng(11), made(tmp_path / 'own')
-  other = made(tmp_path / 'other')
+  rng, own = np.random.default_rng(11), moments_of(tmp_path / 'own')
+  other = moments_of(tmp_path / 'other')
   # The last is killed, that before is closed.
   states = {}
   for folder in own[-2:]:

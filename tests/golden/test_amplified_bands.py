@@ -97,7 +97,7 @@ def test_multipliers_on_record(epsilon, epochs):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'num_bands',
-  [pytest.param(b, marks=[] if b <= 128 else [pytest.mark.thorough]) for b in sorted(RMS_ERRORS)],
+  [pytest.param(b, marks=[] if b <= 64 else [pytest.mark.thorough]) for b in sorted(RMS_ERRORS)],
 )
 def test_rms_errors_on_record(num_bands):
   once = dpftrl.MinSep(num_rounds=NUM_ROUNDS, max_participations=1)

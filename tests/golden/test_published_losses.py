@@ -50,7 +50,8 @@ def test_losses(row):
   ('`identity`', [None]), ('`tree_online`', [None]), ('`tree_full`', [None]),
   ('`lambda_cgd`', [None]),
   ('`banded_inverse`', [8]), ('`banded_inverse_sqrt`', [8]), ('`banded_sqrt`', [None]),
-  ('`banded_inverse` with 2, 8 and 32', [2, 8, 32]), ('`blt` with', [1, 2, 4]),
+  pytest.param('`banded_inverse` with 2, 8 and 32', [2, 8, 32], marks=pytest.mark.thorough),
+  ('`blt` with', [1, 2, 4]),
 ])  # fmt: skip
 def test_the_page_of_strategies_has_the_losses_of_the_command(row, sizes):
   name = row.split('`')[1]

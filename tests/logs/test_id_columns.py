@@ -7,10 +7,9 @@ import pyarrow as pa
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_columns, ledgers, log_tables
-from fl_dpftrl.mechanisms.families import blt
-from fl_dpftrl.run import guards, private_aggregator
+from fl_dpftrl.run import guards
+from tests import made
 from tests.logs import files
 
 GOOD = ['a', '1', '01', 'a b', 'dévice 1', '日本', 'x' * 1024, 'NA', "O'Neill"]
@@ -75,17 +74,9 @@ def unused(tmp_path_factory):
 def entry_points(folder):
   """What takes device ids, by its name; each is opened in a folder of its own."""
   planned = dpftrl.MinSep(num_rounds=9, min_sep=1)
-  strategy = blt.BLT([0.9], [0.2])
-  claim = run_claim.Claim(strategy=strategy, noise_multiplier=5.0, participation=planned)
+  claim = made.claim(participation=planned)
   guarded = lambda name: guards.Guard(claim, 1e-6, log=folder / f'{name}.parquet')
-  loop = private_aggregator.PrivateAggregator(
-    strategy,
-    template=np.zeros(1),
-    noise_multiplier=5.0,
-    clip_norm=1.0,
-    report_goal=1,
-    folder=folder / 'loop',
-  )
+  loop = made.aggregator(folder / 'loop', report_goal=1)
   return {
     'write_log': lambda ids: log_tables.write_log(
       folder / 'whole.parquet', rounds=np.arange(2), device_ids=ids, num_rounds=2
@@ -98,7 +89,8 @@ def entry_points(folder):
   }
 
 
-@pytest.mark.parametrize('ids, message', [
+@made.cases(
+  'ids, message',
   ([1, 2**63], 'whole numbers of 64 bits'),
   (np.array([1, 2**63], np.uint64), 'whole numbers of 64 bits'),
   (['a', '\ud800'], 'at 1, device_id is not UTF-8'),
@@ -116,7 +108,7 @@ def entry_points(folder):
   ('ab', 'must be one list, got str'),
   ({'device_id': ['a']}, 'must be one list, got dict'),
   (None, 'all text or all whole numbers'),
-])  # fmt: skip
+)
 def test_what_takes_ids_refuses_the_same_in_one_sentence(unused, ids, message):
   for name, take in unused.items():
     with pytest.raises(ValueError, match=f'^device_ids.*{message}') as caught:

@@ -102,5 +102,7 @@ def test_memory_is_8_bytes_for_a_number_and_none_for_other_text():
   assert sum(part.nbytes for part in recorded._keys) == 8 * 30_000
   assert len(recorded._keys) < 16
   assert recorded.collisions(pa.array(['29999', '00029999', '30000'])).tolist() == [
-    True, False, False
-  ]  # fmt: skip
+    True,
+    False,
+    False,
+  ]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fl_dpftrl.logs import layouts
-from tests import pages
+from tests import made, pages
 from tests.logs import files
 
 ROWS = [(0, 'a'), (0, 'b'), (1, 'c'), (3, 'a')]
@@ -82,9 +82,9 @@ def test_bytes_are_refused(tmp_path):
     assert 'write bytes as hexadecimal text' in files.refusal(tmp_path / 'l.parquet')
 
 
-@pytest.mark.parametrize('name, kind', [
-  ('log.jsonl', 'VARCHAR'), ('log.jsonl.gz', 'VARCHAR'), ('log.jsonl', 'VARCHAR[]'),
-])  # fmt: skip
+@made.cases(
+  'name, kind', ('log.jsonl', 'VARCHAR'), ('log.jsonl.gz', 'VARCHAR'), ('log.jsonl', 'VARCHAR[]')
+)
 def test_duckdb_makes_parquet_of_json_lines(tmp_path, monkeypatch, name, kind):
   monkeypatch.chdir(tmp_path)
   ids = {'a': '007', 'b': '1e5', 'c': '2026-01-31'}  # As text, whatever else they look like.
@@ -99,7 +99,8 @@ def test_duckdb_makes_parquet_of_json_lines(tmp_path, monkeypatch, name, kind):
   assert rows('log.parquet') == sorted((t, ids[d]) for t, d in ROWS)
 
 
-@pytest.mark.parametrize('text, first, message', [
+@made.cases(
+  'text, first, message',
   ('round', 0, 'must be like round=step'),
   ('round=', 0, 'must be like'),
   ('step=round', 0, 'must be like'),
@@ -111,7 +112,7 @@ def test_duckdb_makes_parquet_of_json_lines(tmp_path, monkeypatch, name, kind):
   (['round'], 0, 'must be like'),
   (None, -1, 'first_round must be at least 0, got -1'),
   (None, '1', "first_round must be a whole number, got '1'"),
-])  # fmt: skip
+)
 def test_malformed_layouts_are_refused(text, first, message):
   with pytest.raises(ValueError, match=message):
     layouts.parse(text, first)

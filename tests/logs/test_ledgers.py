@@ -20,10 +20,18 @@ import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import keys, ledger_format, ledgers, log_tables, participation_log, refusals
+from fl_dpftrl.logs import (
+  keys,
+  ledger_format,
+  ledgers,
+  log_tables,
+  participation_log,
+  refusals,
+  sealing,
+)
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.support.files import mark
-from tests import forks
+from tests import forks, made
 from tests.logs import files
 
 COHORTS = (['a', 'bb'], [], ['ccc', 'é'], ['a'])
@@ -255,6 +263,26 @@ def test_an_older_log_beside_a_newer_ledger_is_refused(tmp_path, path):
   assert files.rows(path) == ROWS  # A log that was sent alone.
 
 
+def test_a_log_that_went_on_meanwhile_is_not_sealed(path):
+  write(path).close()
+  with pytest.raises(refusals.LogError, match='had further rounds meanwhile'):
+    sealing.seal(path, '0' * 64)
+  with opened(path) as log:
+    log.append(4, ['z'], 500)
+
+
+def test_a_log_of_a_copy_that_went_on_is_refused_beside_the_ledger(tmp_path, path):
+  """It has the same run and as many rounds, and other devices."""
+  write(path).close()
+  shutil.copytree(tmp_path, tmp_path / 'copy')
+  for log_path, device in ((path, 'z'), (tmp_path / 'copy' / path.name, 'y')):
+    with opened(log_path) as log:
+      log.append(4, [device], 500)
+  shutil.copy(log_path, path)
+  shutil.rmtree(log_path.parent)
+  refused(path, 'put the newest of both back')
+
+
 def test_a_ledger_or_mark_of_another_run_is_refused(tmp_path, path):
   """Of the same claim, and also of the same cohorts."""
   write(path, COHORTS[:2]).close()
@@ -480,7 +508,8 @@ def test_a_full_disk_leaves_the_ledger_as_it_was(path):
   assert files.rows(path) == [*ROWS, (4, 'z')]
 
 
-@pytest.mark.parametrize('round_index, device_ids, timestamp, words', [
+@made.cases(
+  'round_index, device_ids, timestamp, words',
   (0, ['c'], 1, 'next round of the log is 1, got 0'),
   (2, ['c'], 1, 'next round of the log is 1, got 2'),
   (1, ['c', 'c'], 1, 'twice in round 1'),
@@ -488,7 +517,7 @@ def test_a_full_disk_leaves_the_ledger_as_it_was(path):
   (1, 'phone-1', 1, 'device_ids must be one list, got str'),
   (1, ['a'], 1_763_000_000_000, 'timestamp must be UTC seconds, got 1763000000000'),
   (1, ['a'], 1.5, 'timestamp must be a list of whole numbers'),
-])  # fmt: skip
+)
 def test_bad_rounds_are_refused(tmp_path, round_index, device_ids, timestamp, words):
   log = write(tmp_path / 'log.parquet', [['a', 'b']])
   with pytest.raises(ValueError, match=words):
@@ -496,10 +525,11 @@ def test_bad_rounds_are_refused(tmp_path, round_index, device_ids, timestamp, wo
   assert log.num_rounds == 1 and files.rows(log.path) == [(0, 'a'), (0, 'b')]
 
 
-@pytest.mark.parametrize('name, words', [
+@made.cases(
+  'name, words',
   ('log', 'must end in .parquet'),
   ('nowhere/log.parquet', 'nowhere does not exist; make it first'),
-])  # fmt: skip
+)
 def test_bad_arguments_are_refused_at_once(tmp_path, name, words):
   with pytest.raises(ValueError, match=words):
     ledgers.LogWriter(tmp_path / name)

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.logs import log_tables, participation_log
+from tests import made
 
 LOG = dict(
   rounds=[0, 0, 1, 3],
@@ -48,7 +49,8 @@ def test_timestamps_are_optional_and_ids_may_be_numbers(path):
   assert table.schema.field('device_id').type == pa.int64()
 
 
-@pytest.mark.parametrize('change, message', [
+@made.cases(
+  'change, message',
   (dict(rounds=[0, 0, 1, 5]), 'got 0 to 5'),
   (dict(rounds=[-1, 0, 1, 3]), 'got -1 to 3'),
   (dict(rounds=[0, 0, 1]), 'one length'),
@@ -62,7 +64,7 @@ def test_timestamps_are_optional_and_ids_may_be_numbers(path):
   (dict(timestamps=[10**12, 1, 2, 3]), 'timestamps must be UTC seconds, got 1000000000000'),
   (dict(metadata={'num_rounds': '9'}), 'num_rounds'),
   (dict(num_rounds=10_000_001), 'num_rounds must be at most 10000000'),
-])  # fmt: skip
+)
 def test_refuses_and_writes_nothing(tmp_path, change, message):
   with pytest.raises(ValueError, match=message):
     log_tables.write_log(tmp_path / 'log.parquet', **{**LOG, **change})

@@ -9,6 +9,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import id_columns, id_spellings, layouts, ledgers, refusals
 from fl_dpftrl.prove.replaying import opened_runs, replays
+from tests import made
 from tests.commands import lines
 from tests.logs import files
 
@@ -32,12 +33,12 @@ READERS = {
   'l.parquet': columns(pa.string()),
   'large.parquet': columns(pa.large_string()),
   'view.parquet': columns(pa.string_view()),
-  'dictionary.parquet': lambda ids: columns(pa.string())(ids) | {
-    'device_id': pa.array(ids).dictionary_encode()
-  },
+  'dictionary.parquet': lambda ids: (
+    columns(pa.string())(ids) | {'device_id': pa.array(ids).dictionary_encode()}
+  ),
   'lists.parquet': lambda ids: columns(LISTED)([['x', d] for d in ids]),
   'folders': None,
-}  # fmt: skip
+}
 
 
 def log_of(folder, reader, ids):
@@ -166,13 +167,14 @@ def test_notations_of_two_shards_and_two_runs_are_compared(tmp_path):
     replays.replay(opened, delta=1e-6)
 
 
-@pytest.mark.parametrize('ids', [
+@made.cases(
+  'ids',
   ['1e5', 'abc', '5', '12'],  # hexadecimal
   ['1.0', '2.5', '1e3'],
   ['007', '08', '12'],
   ['1.2.3', '1', '2'],
   ['1,0', '1', '2-1', 'e', '+', '-'],
-])  # fmt: skip
+)
 def test_ids_that_are_no_number_twice_are_read(tmp_path, ids):
   assert epsilon(log_of(tmp_path, 'l.parquet', ids))[1:2] == (len(ids),)
 

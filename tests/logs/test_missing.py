@@ -6,10 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import layouts, ledgers, log_tables, participation_log, refusals
-from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.run import guards
+from tests import made
 
 ROUND, DEVICE = 'step', 'user'
 LISTS = ('list.parquet', 'large_list.parquet', 'fixed.parquet')
@@ -143,9 +142,7 @@ def write(log, folder):
     append = lambda writer, t, ids: writer.append(t, ids, 0)
     if log.form == 'Guard':
       planned = dpftrl.MinSep(NUM_ROUNDS, 1)
-      claim = run_claim.Claim(
-        strategy=blt.BLT([0.9], [0.2]), noise_multiplier=5.0, participation=planned
-      )
+      claim = made.claim(participation=planned)
       open_log = lambda: guards.Guard(claim, 1e-6, log=path)
       append = lambda writer, t, ids: writer.admit(ids)
     with open_log() as writer:

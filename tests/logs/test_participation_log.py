@@ -7,6 +7,7 @@ import pytest
 from fl_dpftrl.logs import layouts, ledgers, log_tables, participation_log, refusals
 from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.prove.replaying import counting, opened_runs, replays
+from tests import made
 from tests.logs import files
 
 ROWS = {'round': [0, 0, 1, 3], 'device_id': list('abca')}
@@ -70,12 +71,13 @@ def test_a_log_of_this_package_has_no_column_that_nothing_reads(path):
   assert participation_log.read_log(path).unused_columns == ()
 
 
-@pytest.mark.parametrize('rows, metadata, message', [
+@made.cases(
+  'rows, metadata, message',
   (ROWS, {**OWN, 'num_rounds': '6'}, "num_rounds is '6', but '5' in"),
   (ROWS, {'fl_dpftrl.log_version': '2'}, "num_rounds is None, but '5' in"),
   (ROWS, {**OWN, 'fl_dpftrl.run': 'x'}, "fl_dpftrl.run is 'x', but None in"),
   ({'round': [4], 'device_id': [7]}, OWN, 'device_id is whole numbers, but text in'),
-])  # fmt: skip
+)
 def test_refuses_shards_that_disagree(tmp_path, rows, metadata, message):
   first = files.written(tmp_path / '1.parquet', ROWS, **OWN)
   second = files.written(tmp_path / '2.parquet', rows, **metadata)
@@ -112,8 +114,11 @@ def test_a_file_or_cohort_without_devices_decides_no_type(tmp_path, ids):
   log = participation_log.read_log(tmp_path)
   assert log.num_rounds == 7
   assert [row for table in log.tables() for row in zip(*table.to_pydict().values())] == [
-    (2, ids[0]), (3, ids[1]), (5, ids[0]), (5, ids[1]),
-  ]  # fmt: skip
+    (2, ids[0]),
+    (3, ids[1]),
+    (5, ids[0]),
+    (5, ids[1]),
+  ]
 
 
 def test_num_rounds_is_what_the_file_says_or_is_told(tmp_path):

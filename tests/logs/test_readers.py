@@ -25,6 +25,7 @@ from fl_dpftrl.logs import (
 )
 from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.prove.replaying import opened_runs, replays
+from tests import made
 from tests.commands import lines as programs
 from tests.logs import files
 
@@ -86,11 +87,13 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize('name, content, metadata, layout, message', [
+@made.cases(
+  'name, content, metadata, layout, message',
   *(('l.csv', files.HEAD + content, {}, {}, message) for content, message in CSV.items()),
   *(('l.parquet', content, metadata, {}, message) for content, metadata, message in PARQUET),
   *((name, content, {}, layout, message) for name, content, layout, message in OTHERS),
-], ids=lambda value: repr(value)[:30])  # fmt: skip
+  ids=lambda value: repr(value)[:30],
+)
 def test_refused_in_one_line(tmp_path, name, content, metadata, layout, message):
   path = files.written(tmp_path / name, content, **metadata)
   assert message in files.refusal(path, layout=layouts.Layout(**layout))

@@ -11,6 +11,7 @@ import pytest
 
 from fl_dpftrl.logs import limits
 from fl_dpftrl.support import signals
+from tests import made
 
 # Does something in place of the command.
 _PROGRAM = """
@@ -31,12 +32,13 @@ def ended(work):
   return subprocess.run(arguments, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize('number, words', [
+@made.cases(
+  'number, words',
   (signal.SIGSEGV, 'a file crashed what read it (SIGSEGV); it is damaged'),
   (signal.SIGABRT, 'a file crashed what read it (SIGABRT)'),
   (signal.SIGXCPU, f'a part of a file took more than {limits.PART_CPU_SECONDS} s of computing'),
   (signal.SIGKILL, 'it was killed, as happens where memory is short'),
-])  # fmt: skip
+)
 def test_a_crash_is_one_line(number, words):
   done = ended(f'os.kill(os.getpid(), {int(number)})')
   assert (done.returncode, done.stdout) == (2, '')

@@ -7,6 +7,7 @@ import pytest
 
 from fl_dpftrl.mechanisms import workload_error, workloads
 from fl_dpftrl.mechanisms.families import banded, identity
+from tests import made
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 9])
@@ -28,7 +29,8 @@ def test_a_model_after_each_round_of_sgd(num_rounds, workload):
   assert workload.name == ('momentum' if workload.momentum else 'prefix')
 
 
-@pytest.mark.parametrize('make, arguments, named', [
+@made.cases(
+  'make, arguments, named',
   *((workloads.Workload, (b,), 'momentum') for b in (-0.1, 1.0, math.nan, math.inf, '0.5')),
   (workloads.Workload, (0.0, -0.1), 'warmup_fraction'),
   (workloads.Workload, (0.0, 0.0, 1.1), 'cooldown_fraction'),
@@ -36,7 +38,7 @@ def test_a_model_after_each_round_of_sgd(num_rounds, workload):
   (workloads.warmup_cooldown, (0.0, 10), 'server_learning_rate'),
   (workloads.warmup_cooldown, (math.nan, 10), 'server_learning_rate'),
   (workloads.warmup_cooldown, (1.0, 0), 'num_rounds'),
-])  # fmt: skip
+)
 def test_refuses(make, arguments, named):
   with pytest.raises(ValueError, match=named):
     make(*arguments)

@@ -8,6 +8,7 @@ import pytest
 
 from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.noise import ahead, integer_rows, recurrence
+from tests import made
 
 SIZE, NUM_ROUNDS, SEED = 1003, 40, bytes(range(32))
 STRATEGY = blt.BLT((0.9, 0.5), (0.1, 0.2))
@@ -58,15 +59,13 @@ def test_rows_are_those_of_the_maker_in_any_order(rows):
       assert not np.array_equal(rows.row(bytes(32), row)[0], expected()[row])
 
 
-@pytest.mark.parametrize(
+@made.cases(
   'part',
-  [
-    lambda row: row,
-    lambda row: np.split(row, [7, 300])[1],
-    lambda row: row[5:].view(np.uint64)[::3],
-    lambda row: memoryview(row)[40:],
-    lambda row: np.frombuffer(memoryview(row), np.int64),
-  ],
+  lambda row: row,
+  lambda row: np.split(row, [7, 300])[1],
+  lambda row: row[5:].view(np.uint64)[::3],
+  lambda row: memoryview(row)[40:],
+  lambda row: np.frombuffer(memoryview(row), np.int64),
 )
 def test_what_is_held_of_a_row_does_not_change(rows, part):
   held = [part(rows.row(SEED, t)[0]) for t in range(NUM_ROUNDS)]

@@ -11,7 +11,7 @@ from fl_dpftrl.mechanisms.families import banded, blt, identity, stamped
 from fl_dpftrl.mechanisms.families import banded_toeplitz as toeplitz
 from fl_dpftrl.mechanisms.families import tree_online as tree
 from fl_dpftrl.noise import integer_rows, normals, recurrence
-from tests import every_family, oracle
+from tests import every_family, made, oracle
 from tests.noise import plain
 
 SEED = bytes(range(32))
@@ -177,10 +177,11 @@ def test_rows_whose_integers_are_too_large_are_refused():
     rows_of(maker, 1)
 
 
-@pytest.mark.parametrize('argument, message', [
+@made.cases(
+  'argument, message',
   (dict(size=0), 'size must be at least 1, got 0'),
   (dict(seed=b'short'), 'seed must be 32 bytes'),
-])  # fmt: skip
+)
 def test_refuses(argument, message):
   with pytest.raises(ValueError, match=message):
     make(PUBLISHED, 3, **argument)

@@ -126,6 +126,18 @@ def test_tails_and_later_attempts_are_right():
   assert tails > 10 and attempts > 300
 
 
+def test_a_point_of_the_tail_is_taken_where_the_density_is_above_it():
+  """−2 ln v > a², a = −ln(u)/x₁, for u from 2⁻²⁰ to 1; half of the points are close to the edge."""
+  generator, x, taken = np.random.default_rng(5), float(exact.widths()[1]), 0
+  for u in 2.0 ** generator.uniform(-20.0, 0.0, 200):
+    a = -np.log(u) / x
+    for v in np.exp(-0.5 * a * a * np.array([generator.uniform(0.0, 3.0), 0.99, 1.01])):
+      bits = [exact.Fraction(int(part * 2.0**53) << 139, 192) for part in (u, v)]
+      assert exact.is_in_tail(*bits) == (-2.0 * np.log(v) > a * a)
+      taken += exact.is_in_tail(*bits)
+  assert 300 < taken < 500
+
+
 @pytest.mark.parametrize('log_scale', [1, 34, 40])
 def test_float64_and_bits_agree(log_scale, monkeypatch):
   """Normals that float64 decides are those that `exact` makes of the same bits."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.mechanisms import lattice
+from tests import made
 
 
 def group(stddev):
@@ -78,7 +79,7 @@ def test_a_clip_norm_without_noise_is_a_power_of_two():
 @pytest.mark.parametrize('multiplier', [0.01, 2.0, 300.0])
 def test_a_sum_of_as_many_updates_as_there_is_room_for_fits_with_its_noise(multiplier):
   unit = lattice_units.Unit.of(multiplier)
-  strategy = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+  strategy = made.BLT
   farthest = unit.farthest(strategy)
   norm = np.linalg.norm(strategy.noising_matrix(200), axis=1).max()
   assert farthest * 2.0 ** (unit.shift - lattice.BITS) == pytest.approx(16.0 * norm, rel=1e-6)

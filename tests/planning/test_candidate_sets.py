@@ -4,6 +4,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.planning import candidate_sets as lib
+from tests import made
 
 SCHEMA = dpftrl.MinSep(num_rounds=40, min_sep=10, max_participations=3)
 
@@ -38,12 +39,15 @@ def test_a_file_may_be_given_another_name(tmp_path):
   assert lib.named([str(odd)])[0].label == 'a=b'
 
 
-@pytest.mark.parametrize('names, message', [
+@made.cases(
+  'names, message',
   (['nope'], "'nope' is no .*blt, or one of a module to --import"),
   (['blt:'], 'num_buffers after the colon'),
-  (['blt:-1'], 'num_buffers after the colon'), (['blt:²'], 'num_buffers after the colon'),
-  (['tree_online:3'], 'takes no size'), (['blt', 'banded', 'blt'], "called 'blt'"),
-])  # fmt: skip
+  (['blt:-1'], 'num_buffers after the colon'),
+  (['blt:²'], 'num_buffers after the colon'),
+  (['tree_online:3'], 'takes no size'),
+  (['blt', 'banded', 'blt'], "called 'blt'"),
+)
 def test_refusals(names, message):
   with pytest.raises(ValueError, match=message):
     lib.named(names)

@@ -9,16 +9,21 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.planning import comparison_figures
 from fl_dpftrl.study import result_tables as study_results
 from fl_dpftrl.study import study_figures
+from tests import made
 
 NAMES = ['identity', 'tree_online', 'blt-b400']
 
 
-@pytest.mark.parametrize('axis, label, fields', [
+@made.cases(
+  'axis, label, fields',
   ('num_rounds', 'rounds', [dict(num_rounds=n, min_sep=4) for n in (8, 16)]),
   ('min_sep', 'min-sep (rounds)', [dict(num_rounds=16, min_sep=b) for b in (2, 4)]),
-  ('max_participations', 'participations of one device',
-   [dict(num_rounds=16, min_sep=2, max_participations=k) for k in (2, 4)]),
-])  # fmt: skip
+  (
+    'max_participations',
+    'participations of one device',
+    [dict(num_rounds=16, min_sep=2, max_participations=k) for k in (2, 4)],
+  ),
+)
 def test_a_line_for_each_candidate(axis, label, fields):
   found = dpftrl.compare(NAMES, [dpftrl.MinSep(**one) for one in fields])
   figure = comparison_figures.draw(found.entries, axis)

@@ -8,7 +8,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.planning import forecasts as lib
 from fl_dpftrl.planning.simulation import availabilities, cohorts, populations, servers
-from tests import oracle
+from tests import made, oracle
 
 
 def simulate(seed, hours=9.0, rounds=None, **people):
@@ -64,15 +64,16 @@ def test_outcomes_are_what_the_log_says():
     assert (seen.days, seen.report_goal) == (days, 5)
 
 
-@pytest.mark.parametrize('seen, enforced, min_sep, max_participations', [
+@made.cases(
+  'seen, enforced, min_sep, max_participations',
   ([(20, 4), (23, 6), (21, 5)], 1, 14, 8),  # twice the spread of b, and the spread of k
   ([(50, 2), (40, 3)], 1, 20, 4),  # five do fit
   ([(50, 2), (49, 2)], 1, 47, 3),
   ([(20, 4)], 1, 19, 5),
   ([(1, 9)], 1, 1, 10),
   ([(100, 1)], 1, 99, 2),  # nobody took part twice
-  ([(20, 4), (23, 6)], 18, 18, 6),  # six do fit
-])  # fmt: skip
+  ([(20, 4), (23, 6)], 18, 18, 6),  # six do fit,
+)
 def test_the_margin_is_as_wide_as_what_was_seen(seen, enforced, min_sep, max_participations):
   found = given(*(outcome(b, k) for b, k in seen), enforced=enforced)
   assert found.planned == dpftrl.MinSep(100, min_sep, max_participations)

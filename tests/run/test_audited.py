@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-
-BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+from tests import made
 
 
 @pytest.mark.parametrize(
@@ -14,24 +13,11 @@ BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
   ids=['as it is', 'more noise', 'less noise', 'a smaller clip norm, the same noise'],
 )
 def test_the_claim_passes_and_others_do_not(noise_multiplier, clip_norm, passes, tmp_path):
-  with dpftrl.PrivateAggregator(
-    BLT,
-    template=np.zeros(3, np.float32),
-    noise_multiplier=2.0,
-    clip_norm=0.5,
-    report_goal=5,
-    folder=tmp_path / 'run',
-  ) as aggregator:
-    audit = dpftrl.audit(
-      BLT,
-      dpftrl.MinSep(num_rounds=6, min_sep=2),
-      noise_multiplier=noise_multiplier,
-      clip_norm=clip_norm,
-      delta=1e-5,
-      aggregator=aggregator,
-      num_draws=4000,
-      seed=3,
-    )
-    assert aggregator.next_round == 0  # Its own folder is left alone.
+  claimed = dict(noise_multiplier=noise_multiplier, clip_norm=clip_norm, delta=1e-5)
+  template = np.zeros(3, np.float32)
+  with made.aggregator(tmp_path / 'run', template=template, clip_norm=0.5, report_goal=5) as run:
+    schema, draws = dpftrl.MinSep(num_rounds=6, min_sep=2), dict(num_draws=4000, seed=3)
+    audit = dpftrl.audit(made.BLT, schema, aggregator=run, **claimed, **draws)
+    assert run.next_round == 0  # Its own folder is left alone.
   assert audit.passed == passes, audit
   assert [path.name for path in tmp_path.iterdir()] == ['run']

@@ -7,7 +7,7 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 import tff_inprocess
-from tests import every_family
+from tests import every_family, made
 
 pytestmark = pytest.mark.tff
 
@@ -33,9 +33,7 @@ def test_releases_are_those_of_the_factory(family, scale, tmp_path):
     )
     state = process.initialize()
     template = [np.zeros(shape, np.float32) for shape in SHAPES]
-    with dpftrl.PrivateAggregator(
-      strategy, template=template, folder=tmp_path, **arguments
-    ) as aggregator:
+    with made.aggregator(tmp_path, strategy, template=template, **arguments) as aggregator:
       for t in range(4):
         given = updates(t, scale)
         output = process.next(state, given)

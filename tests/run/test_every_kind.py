@@ -11,13 +11,12 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.run import observers
+from tests import made
 from tests.commands import lines
 
-STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+STRATEGY = made.BLT
 SCHEMA = dpftrl.MinSep(num_rounds=6, min_sep=2)
-CLAIM = dpftrl.Claim(
-  strategy=STRATEGY, noise_multiplier=2.0, clip_norm=0.5, report_goal=3, participation=SCHEMA
-)
+CLAIM = made.claim(clip_norm=0.5, report_goal=3, participation=SCHEMA)
 DEVICES = [f'device{i}' for i in range(9)]
 BUDGET = dict(delta=1e-6, max_epsilon=20.0)
 
@@ -41,23 +40,14 @@ def any_loop(folder, num_rounds, *, kill_at=None, **options):
 
 
 def sums(folder, num_rounds, *, kill_at=None, **options):
-  with dpftrl.PrivateAggregator(
-    STRATEGY,
-    template=np.zeros(3, np.float32),
-    noise_multiplier=2.0,
-    clip_norm=0.5,
-    report_goal=3,
-    folder=folder,
-    participation=SCHEMA,
-    **BUDGET,
-    **options,
-  ) as run:
+  options |= dict(clip_norm=0.5, report_goal=3, participation=SCHEMA, **BUDGET)
+  with made.aggregator(folder, STRATEGY, **options) as run:
     while run.next_round < num_rounds:
       with run.round(cohort(run.next_round)) as round_:
         if round_.index == kill_at:
           raise Killed
         for _ in range(3):
-          round_.add(np.ones(3, np.float32))
+          round_.add(np.ones(3))
   return run
 
 
@@ -67,26 +57,8 @@ def process_of_tff():
   from tests.tff_inprocess import small_processes
 
   tff_inprocess.use()
-  aggregator = dpftrl.CorrelatedNoiseFactory(
-    STRATEGY, noise_multiplier=2.0, clip_norm=0.5, report_goal=3, memory='engine'
-  )
+  aggregator = made.factory(STRATEGY, clip_norm=0.5, report_goal=3, memory='engine')
   return small_processes.unweighted(aggregator), aggregator, small_processes.clients()
-
-
-def loop_in_tff(folder, num_rounds, *, kill_at=None, **options):
-  process, aggregator, data = process_of_tff()
-  claim = aggregator.claim(process, participation=SCHEMA)
-  with dpftrl.Run(folder, claim, **BUDGET, **options) as run:
-    skip_row, state = aggregator.skip_row(process), process.initialize()
-    while run.next_round < num_rounds:
-      while (row := int(state.aggregator.noise.row)) < run.next_round:
-        state = state._replace(aggregator=skip_row(state.aggregator))
-      with run.round(cohort(run.next_round), row=row) as round_:
-        if round_.row == kill_at:
-          raise Killed
-        state = process.next(state, data[: len(round_.device_ids)]).state
-        round_.released({'loss': 1.0})
-  return run
 
 
 class Last(observers.Observer):
@@ -131,12 +103,11 @@ def _killed_by_a_failure():
     raise Killed from error
 
 
-TFF = [pytest.mark.tff, pytest.mark.slow]
+# A loop in TFF is a program of docs/aggregator.md, which tests/docs runs, kills and resumes.
 KINDS = [
   pytest.param(any_loop, id='run'),
   pytest.param(sums, id='aggregator'),
-  pytest.param(loop_in_tff, id='loop-in-tff', marks=TFF),
-  pytest.param(trained, id='train', marks=TFF),
+  pytest.param(trained, id='train', marks=[pytest.mark.tff, pytest.mark.slow]),
 ]
 every_kind = pytest.mark.parametrize('kind', KINDS)
 
@@ -182,8 +153,7 @@ def test_a_run_that_is_killed_and_moved_goes_on_and_uses_no_row_twice(kind, tmp_
 @every_kind
 def test_a_folder_is_of_one_run(kind, tmp_path):
   kind(tmp_path / 'run', 6)
-  others = {'participation': dpftrl.MinSep(num_rounds=6, min_sep=3)}
-  claim = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=2.0, clip_norm=0.5, **others)
+  claim = made.claim(clip_norm=0.5, participation=dpftrl.MinSep(num_rounds=6, min_sep=3))
   with pytest.raises(ValueError, match='run'):
     dpftrl.Run(tmp_path / 'run', claim)
 
@@ -239,15 +209,10 @@ def test_a_round_releases_once_and_ends_with_its_block(tmp_path):
       pass
   with pytest.raises(ValueError, match='the run is closed'), run.round(['e']):
     pass
-  assert seen[:5] == [
-    ('begin', None), ('begin', 0), ('released', 0, {'loss': 2.0}), ('begin', 1),
-    ('end', 1, 'NoneType'),
-  ]  # fmt: skip
-  assert seen[5:7] == [('begin', 2), ('end', 2, 'KeyError')] and seen[-1] == (
-    'end',
-    None,
-    'NoneType',
-  )
+  assert seen[:3] == [('begin', None), ('begin', 0), ('released', 0, {'loss': 2.0})]
+  assert seen[3:5] == [('begin', 1), ('end', 1, 'NoneType')]
+  assert seen[5:7] == [('begin', 2), ('end', 2, 'KeyError')]
+  assert seen[-1] == ('end', None, 'NoneType')
 
 
 def test_the_end_of_a_block_ends_no_round_but_its_own(tmp_path):

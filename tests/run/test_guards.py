@@ -14,19 +14,18 @@ from fl_dpftrl.logs import refusals
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.rules import sampling as schemes
 from fl_dpftrl.run import admission, budget, guards
+from tests import made
 
 BLT = dpftrl.BLT([0.9, 0.5], [0.1, 0.2])
 SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=3, max_participations=3)
 
 
 def opened(path, **changes):
-  given = dict(strategy=BLT, noise_multiplier=2.0, participation=SCHEMA, delta=1e-6) | changes
-  own = {
-    name: given.pop(name)
-    for name in ('strategy', 'noise_multiplier', 'participation', 'clip_norm')
-    if name in given
-  }
-  return guards.Guard(dpftrl.Claim(**own), **given, log=path)
+  attributes = dict(strategy=BLT, participation=SCHEMA) | changes
+  budget = dict(
+    delta=attributes.pop('delta', 1e-6), max_epsilon=attributes.pop('max_epsilon', None)
+  )
+  return guards.Guard(made.claim(**attributes), **budget, log=path)
 
 
 def by_hand(history, candidates, t, schema):
@@ -117,11 +116,11 @@ def test_says_who_was_turned_away_and_why(tmp_path):
     guarded.admit(['a'])
 
 
-@pytest.mark.parametrize('cohorts, error', [
-  ([[20], ['x', 3]], ValueError), ([[20], [21], [22]], guards.BudgetSpentError),
-])  # fmt: skip
+@made.cases(
+  'cohorts, error', ([[20], ['x', 3]], ValueError), ([[20], [21], [22]], guards.BudgetSpentError)
+)
 def test_cohorts_that_are_refused_together_leave_no_round_behind(tmp_path, cohorts, error):
-  claim = dpftrl.Claim(strategy='identity', noise_multiplier=5.0, participation=dpftrl.MinSep(4, 2))
+  claim = made.claim('identity', participation=dpftrl.MinSep(4, 2))
   with guards.Guard(claim, log=tmp_path / 'log.parquet') as guard:
     guard.admit([5])
     guard.admit([7])
@@ -136,7 +135,7 @@ def test_cohorts_that_are_refused_together_leave_no_round_behind(tmp_path, cohor
 
 @pytest.mark.parametrize('when', ['before', 'within', 'after'])
 def test_an_interrupt_of_a_gate_lets_no_device_in_too_soon(tmp_path, monkeypatch, when):
-  claim = dpftrl.Claim(strategy='identity', noise_multiplier=5.0, participation=dpftrl.MinSep(6, 3))
+  claim = made.claim('identity', participation=dpftrl.MinSep(6, 3))
   with guards.Guard(claim, log=tmp_path / 'log.parquet') as guard:
     record, interrupts = guard.gate.record, [True]
 
@@ -169,7 +168,8 @@ def test_a_repeated_row_is_refused(tmp_path):
     guarded.admit(['b'], row=2)
 
 
-@pytest.mark.parametrize('changes, message', [
+@made.cases(
+  'changes, message',
   (dict(noise_multiplier=0.0), 'noise_multiplier must be positive'),
   (dict(max_epsilon=-1.0), 'max_epsilon must be positive'),
   (dict(delta=0.0), 'delta must lie'),
@@ -184,7 +184,7 @@ def test_a_repeated_row_is_refused(tmp_path):
     dict(max_epsilon=1.0, participation=dpftrl.LossBudget(max_participations=3, min_sep=2)),
     'too little for a run without an end, whose ε is',
   ),
-])  # fmt: skip
+)
 def test_refuses_arguments_out_of_range(tmp_path, changes, message):
   with pytest.raises(ValueError, match=message):
     opened(tmp_path / 'log.parquet', **changes)
@@ -195,7 +195,7 @@ def test_refuses_arguments_out_of_range(tmp_path, changes, message):
 def test_every_family_has_a_horizon_that_its_epsilon_allows():
   schema = dpftrl.MinSep(num_rounds=8, min_sep=2)
   for strategy in (dpftrl.Banded(np.array([[1, 0]] + 7 * [[1, 0.4]])), dpftrl.TreeFull(8), BLT):
-    claim = dpftrl.Claim(strategy=strategy, noise_multiplier=1.0, participation=schema)
+    claim = made.claim(strategy, noise_multiplier=1.0, participation=schema)
     whole = budget.Budget(claim, guarantees.Terms(1e-6), None)
     values = [whole.epsilon(n) for n in range(1, 9)]
     for most in (values[0], values[4], values[-1] * 2):
@@ -243,16 +243,17 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path, path
   with pytest.raises(ValueError, match='declared_min_sep=2 needs declared_num_rounds'):
     dpftrl.open_run(path, BLT, declared_min_sep=2)
   # Of two runs, one without a schema: neither is then declared.
-  dpftrl.write_log(tmp_path / 'other.parquet', rounds=[0], device_ids=['x'], num_rounds=1)
-  other = dpftrl.open_run(tmp_path / 'other.parquet', BLT, noise_multiplier=2.0)
+  log = made.log(tmp_path / 'other.parquet', [['x']])
+  other = dpftrl.open_run(log, BLT, noise_multiplier=2.0)
   assert dpftrl.replay([run, other], delta=1e-6).declared is None
 
 
-@pytest.mark.parametrize('sampling', [
-  dpftrl.SecretBins(6, 2), schemes.CyclicPoisson(num_rounds=6, num_examples=9, batch_size=3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+  'sampling',
+  [dpftrl.SecretBins(6, 2), schemes.CyclicPoisson(num_rounds=6, num_examples=9, batch_size=3)],
+)
 def test_a_cohort_that_is_drawn_has_no_size(tmp_path, sampling):
-  claim = dpftrl.Claim(strategy='identity', noise_multiplier=1.0, participation=sampling)
+  claim = made.claim('identity', participation=sampling)
   with guards.Guard(claim, log=tmp_path / 'log.parquet') as guard:
     for ask in (guard.check, guard.admit):
       with pytest.raises(

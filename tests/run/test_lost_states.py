@@ -7,7 +7,8 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.run import guards
 from fl_dpftrl.support.files import mark
-from tests.run import test_examples, test_private_aggregator
+from tests import made
+from tests.run import test_private_aggregator
 
 
 def test_a_loop_whose_states_are_lost_is_refused(tmp_path):
@@ -19,15 +20,6 @@ def test_a_loop_whose_states_are_lost_is_refused(tmp_path):
       aggregator.require_new()
 
 
-def test_the_example_refuses_to_begin_anew(monkeypatch, tmp_path):
-  main = test_examples.program('any_loop', monkeypatch, ROUNDS=1).main
-  monkeypatch.setattr(dpftrl.PrivateAggregator, 'max_rounds', 1)
-  main(tmp_path)
-  (tmp_path / 'model.npy').unlink()
-  with pytest.raises(mark.LostStateError, match='has 1 rounds'):
-    main(tmp_path)
-
-
 def test_more_updates_than_the_report_goal_warn(tmp_path, recwarn):
   with test_private_aggregator.opened(tmp_path) as aggregator:
     test_private_aggregator.released(aggregator)
@@ -37,11 +29,7 @@ def test_more_updates_than_the_report_goal_warn(tmp_path, recwarn):
 
 
 def test_a_round_of_nobody_warns(tmp_path, recwarn):
-  claim = dpftrl.Claim(
-    strategy=dpftrl.load_strategy('identity'),
-    noise_multiplier=1.0,
-    participation=dpftrl.MinSep(9, 3),
-  )
+  claim = made.claim(participation=dpftrl.MinSep(9, 3))
   with guards.Guard(claim, log=tmp_path / 'log.parquet') as guard:
     assert guard.admit(['a'], timestamp=1).device_ids.tolist() == ['a'] and not recwarn
     with pytest.warns(UserWarning, match='admits no device: its row of noise is used up'):

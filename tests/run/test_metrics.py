@@ -13,17 +13,15 @@ from fl_dpftrl.logs import refusals
 from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.run import release, released, sums
+from tests import made
 
 TEMPLATE = {'weights': np.zeros(3, np.float32), 'bias': np.zeros(2, np.float32)}
 BOUNDS = {'loss': 10.0, 'accuracy': 1.0}
-STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
 
 
 def opened(folder, **changes):
-  return dpftrl.PrivateAggregator(**{
-    'strategy': STRATEGY, 'template': TEMPLATE, 'noise_multiplier': 2.0, 'clip_norm': 1.0,
-    'report_goal': 4, 'folder': folder, 'noise_seed': 3, 'metrics': BOUNDS, **changes,
-  })  # fmt: skip
+  options = dict(template=TEMPLATE, report_goal=4, noise_seed=3, metrics=BOUNDS)
+  return made.aggregator(folder, **options | changes)
 
 
 def update(scale):
@@ -32,18 +30,16 @@ def update(scale):
 
 def coordinates(num_coordinates, **changes):
   """A release of coordinates, with others beside it."""
-  arguments = {
-    'strategy': STRATEGY, 'noise_multiplier': 3.0, 'clip_norm': 1.0, 'report_goal': 5, **changes
-  }  # fmt: skip
-  return release.Release(dpftrl.Claim(**arguments), num_coordinates)
+  attributes = dict(noise_multiplier=3.0, clip_norm=1.0, report_goal=5) | changes
+  return release.Release(made.claim(**attributes), num_coordinates)
 
 
-def vector(made, size, counts, values):
+def vector(releasing, size, counts, values):
   """What one device adds, in whole units: an update of a size, and extra coordinates."""
-  total = sums.Sum(made.size, unit=made.unit)
+  total = sums.Sum(releasing.size, unit=releasing.unit)
   total.begin(1.0)
   total.add([np.full((1, 3), size, np.float32)])
-  total.add_last(made.extra(counts, values))
+  total.add_last(releasing.extra(counts, values))
   return total.total
 
 
@@ -55,17 +51,17 @@ ADAPTIVE = dpftrl.AdaptiveClipping(1.0, clipped_count_stddev=7.0)
 @pytest.mark.parametrize('stddev', [None, 3.5, 40.0])
 def test_a_device_adds_a_vector_of_the_accounted_norm_at_most(clip_norm, num_metrics, stddev):
   metrics = extra_coordinates.PrivateMetrics({f'm{i}': 2.0**i for i in range(num_metrics)}, stddev)
-  made = coordinates(3, clip_norm=clip_norm, private_metrics=metrics)
+  releasing = coordinates(3, clip_norm=clip_norm, private_metrics=metrics)
   hostile = [0.0, 1.0, np.inf, -np.inf, np.nan, -5.0, 1e300]
   largest = 0
   for size in (0.0, 0.5, 1e30):
     for counts in [[0, 0, 0], *(np.eye(3, dtype=int).tolist() if clip_norm is ADAPTIVE else ())]:
       for value in hostile:
-        added = vector(made, size, counts, np.full((1, num_metrics), value))
+        added = vector(releasing, size, counts, np.full((1, num_metrics), value))
         assert (added[3:] >= 0).all()
         largest = max(largest, sum(int(k) ** 2 for k in added))
   # ‖v‖ ≤ 1/z in whole numbers, and nearly met.
-  most = fractions.Fraction(4) ** (lattice.BITS - made.unit.shift) / 9
+  most = fractions.Fraction(4) ** (lattice.BITS - releasing.unit.shift) / 9
   assert 0.9999 * most <= largest <= most
 
 
@@ -91,29 +87,33 @@ def test_the_guarantee_is_met_and_wrong_versions_exceed_it():
   assert delta(1 / multiplier, 1 / stddev) == pytest.approx(0.2410, abs=1e-4)
   assert delta(1 / of_update, 1 / stddev, 1 / stddev) == pytest.approx(0.2410, abs=1e-4)
   # What a device in fact adds to three rounds has the claimed norm.
-  made = coordinates(1, noise_multiplier=multiplier, report_goal=1, private_metrics=metrics)
-  total = sums.Sum(made.size, unit=made.unit)
+  releasing = coordinates(1, noise_multiplier=multiplier, report_goal=1, private_metrics=metrics)
+  total = sums.Sum(releasing.size, unit=releasing.unit)
   total.begin(1.0)
   total.add([np.full((1, 1), 1e9, np.float32)])
-  total.add_last(made.extra([1, 0, 0], np.full((1, 1), 1e9)))
+  total.add_last(releasing.extra([1, 0, 0], np.full((1, 1), 1e9)))
   norm = float(np.linalg.norm(total.total.astype(np.float64)))
-  sent = norm * 2.0 ** (made.unit.shift - lattice.BITS)
+  sent = norm * 2.0 ** (releasing.unit.shift - lattice.BITS)
   assert delta(sent) == pytest.approx(claimed, rel=1e-5) and delta(sent) <= claimed
 
 
-@pytest.mark.parametrize('rounds, percent', [
-  (range(1000, 1001), 1.286), (range(10), 0.152), (range(1000, 1010), 0.188),
-  (range(1000, 1050), 0.0442), (sorted({*range(1000, 1050)} - {1016, 1033}), 0.0591),
+@made.cases(
+  'rounds, percent',
+  (range(1000, 1001), 1.286),
+  (range(10), 0.152),
+  (range(1000, 1010), 0.188),
+  (range(1000, 1050), 0.0442),
+  (sorted({*range(1000, 1050)} - {1016, 1033}), 0.0591),
   (range(1000, 2000), 0.0027),
-])  # fmt: skip
+)
 def test_deviations_of_means_over_windows(rounds, percent):
   """6,500 devices, 0.5 % more noise in the updates."""
   metrics = extra_coordinates.PrivateMetrics({'accuracy': 1.0})
-  made = coordinates(
+  releasing = coordinates(
     1, strategy='blt-b400', noise_multiplier=7.379, report_goal=6500, private_metrics=metrics
   )
-  assert made.unit.size * 2.0**lattice.BITS == pytest.approx(1.005 * 7.379, rel=1e-6)
-  assert 100 * made.stddevs(list(rounds))['accuracy'] == pytest.approx(percent, rel=0.03)
+  assert releasing.unit.size * 2.0**lattice.BITS == pytest.approx(1.005 * 7.379, rel=1e-6)
+  assert 100 * releasing.stddevs(list(rounds))['accuracy'] == pytest.approx(percent, rel=0.03)
 
 
 def test_means_are_those_of_the_values_without_noise(tmp_path):
@@ -148,13 +148,14 @@ def test_updates_have_the_same_mean_with_metrics_of_others(tmp_path):
   assert shift == pytest.approx({'loss': 9.0, 'accuracy': 1.0}, abs=1e-4)
 
 
-@pytest.mark.parametrize('metrics, message', [
+@made.cases(
+  'metrics, message',
   ({'loss': 1.0}, 'metrics must have exactly the names of the run: accuracy, loss'),
   ({'loss': 1.0, 'accuracy': 0.5, 'f1': 1.0}, 'metrics must have exactly the names'),
   ({'loss': 'much', 'accuracy': 0.5}, 'metrics: loss must be a number for each device'),
   ({'loss': [1.0, 2.0], 'accuracy': 0.5}, 'metrics: loss must have one number for each of 1'),
   ([1.0, 0.5], 'metrics must have exactly the names'),
-])  # fmt: skip
+)
 def test_other_metrics_are_refused_and_nothing_is_added(metrics, message, tmp_path):
   with opened(tmp_path, noise_multiplier=0.0) as aggregator:
     with aggregator.round(range(4)) as round_:
@@ -209,14 +210,13 @@ def test_no_claim_covers_metrics_with_less_noise_than_it_states():
     ),
   ):
     with pytest.raises(ValueError, match='use up the guarantee'):
-      dpftrl.Claim(strategy=STRATEGY, noise_multiplier=2.0, **changes)
+      made.claim(**changes)
 
 
-@pytest.mark.parametrize('participation, is_covered', [
-  (dpftrl.MinSep(9), True),
-  (dpftrl.SecretBins(9, 2), False),
-  (None, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+  'participation, is_covered',
+  [(dpftrl.MinSep(9), True), (dpftrl.SecretBins(9, 2), False), (None, False)],
+)
 def test_an_end_by_metrics_is_covered_where_rounds_were_declared(
   participation, is_covered, tmp_path
 ):
@@ -307,7 +307,7 @@ def test_a_flipped_bit_of_the_table_is_refused_or_harmless(tmp_path, sample):
   with opened(tmp_path, **ADAPTING) as aggregator:
     run_rounds(aggregator, 3)
     expected = aggregator.metrics(), aggregator.clip_norm
-    run, made = aggregator.guard.log.run, aggregator._noised.coordinates
+    run, releasing = aggregator.guard.log.run, aggregator._noised.coordinates
   for path in (tmp_path / released.NAME, tmp_path / 'released.mark'):
     content = path.read_bytes()
     bits = np.random.default_rng(0).permutation(8 * len(content))[:sample]
@@ -316,10 +316,10 @@ def test_a_flipped_bit_of_the_table_is_refused_or_harmless(tmp_path, sample):
       flipped[bit // 8] ^= 1 << bit % 8
       path.write_bytes(flipped)
       try:
-        table = released.ReleasedTable(tmp_path / released.NAME, made, run, 3)
+        table = released.ReleasedTable(tmp_path / released.NAME, releasing, run, 3)
       except ValueError:
         continue
-      assert (made.estimates(table.columns(), None), table.clip_norm) == expected
+      assert (releasing.estimates(table.columns(), None), table.clip_norm) == expected
       table.close()
     path.write_bytes(content)
 
@@ -361,7 +361,7 @@ def test_a_claim_states_the_metrics(tmp_path):
     claim = aggregator.guard.claim
   document = claim.to_json()
   assert document['private_metrics'] == {'bounds': BOUNDS, 'stddev': None}
-  assert dpftrl.Claim.from_json(document, STRATEGY) == claim
+  assert dpftrl.Claim.from_json(document, made.BLT) == claim
   with pytest.raises(refusals.LogError, match='private_metrics'):
     opened(tmp_path, noise_seed=None, metrics={'loss': 10.0, 'f1': 1.0})
 

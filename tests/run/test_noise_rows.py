@@ -16,9 +16,9 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.noise import integer_rows, normals, snapshots, trails
 from fl_dpftrl.run import guards, noise_rows
 from fl_dpftrl.support.files import durable, mark
-from tests import every_family
+from tests import every_family, made
 
-BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+BLT = made.BLT
 SIZE = 37
 
 
@@ -130,8 +130,8 @@ def test_a_secret_seed_is_another_each_time_and_only_its_owner_can_read_it(tmp_p
   rows = []
   (tmp_path / 'b').mkdir(mode=0o755)
   for name in 'ab':
-    with opened(tmp_path / name, noise_seed=None) as made:
-      rows.append(made.row(0))
+    with opened(tmp_path / name, noise_seed=None) as noise:
+      rows.append(noise.row(0))
     folder = tmp_path / name
     assert folder.stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
@@ -241,7 +241,8 @@ def test_a_secret_seed_and_a_known_one_are_not_mixed(first, then, tmp_path):
     opened(tmp_path, noise_seed=first, moved=True)
 
 
-@pytest.mark.parametrize('name, content, message', [
+@made.cases(
+  'name, content, message',
   ('used', b'', 'used is empty'),
   ('secret.json', None, 'secret.json is gone'),
   ('secret.json', b'{}', 'secret.json is damaged'),
@@ -249,7 +250,7 @@ def test_a_secret_seed_and_a_known_one_are_not_mixed(first, then, tmp_path):
   ('used', b'\0' * 40, 'used is damaged'),
   ('trail', None, 'trail is gone or damaged'),
   ('trail', b'\0' * 24, 'trail is gone or damaged'),
-])  # fmt: skip
+)
 def test_lost_files_are_told(name, content, message, tmp_path):
   with opened(tmp_path) as rows:
     rows.row(0)

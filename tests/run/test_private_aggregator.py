@@ -4,32 +4,26 @@ import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
 import threading
 import time
 from concurrent import futures
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import ledger_format, participation_log
 from fl_dpftrl.noise import integer_rows, normals
 from fl_dpftrl.participation.counts import seen
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.run import guards
 from fl_dpftrl.support.files import mark
-from tests import forks
+from tests import made
 
 BATCHES = sampling.CyclicPoisson(num_rounds=12, num_examples=8, batch_size=2)
-
-BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+BLT, SCHEMA = made.BLT, made.SCHEMA
 TEMPLATE = {'w': np.zeros((4, 2), np.float32), 'b': np.zeros(3, np.float32)}
 SIZE = 11
-SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=2)
 
 
 def update(seed=0, scale=0.05):
@@ -40,10 +34,7 @@ def update(seed=0, scale=0.05):
 
 
 def opened(folder, strategy=BLT, **arguments):
-  defaults = dict(
-    template=TEMPLATE, noise_multiplier=2.0, clip_norm=0.5, report_goal=2, folder=folder
-  )
-  return dpftrl.PrivateAggregator(strategy, **defaults | arguments)
+  return made.aggregator(folder, strategy, **dict(template=TEMPLATE, clip_norm=0.5) | arguments)
 
 
 def released(aggregator, ids=('a', 'b'), updates=None):
@@ -414,6 +405,19 @@ def test_a_whole_log_that_was_put_back_is_a_copy(tmp_path):
       opened(folder, moved=moved)
 
 
+def test_a_mark_that_was_put_back_stays_one_after_its_log_went_on(tmp_path):
+  """Its next record is of its own file, and says that those before were of another."""
+  with opened(tmp_path) as aggregator:
+    released(aggregator)
+  marked = tmp_path / 'participation.mark'
+  os.replace(shutil.copy(marked, tmp_path / 'put back'), marked)
+  with dpftrl.LogWriter(tmp_path / 'participation.parquet', aggregator.claim) as log:
+    log.append(1, ['c', 'd'], 5)
+  for _ in range(2):
+    with pytest.raises(mark.LostStateError, match='is a copy, or was put back'):
+      opened(tmp_path)
+
+
 @pytest.mark.parametrize('held_up, is_refused', [(0.5, False), (11.0, True)])
 def test_a_process_that_was_held_up_as_it_wrote_the_mark_is_no_copy(
   tmp_path, monkeypatch, held_up, is_refused
@@ -567,88 +571,6 @@ def test_a_round_that_is_ending_cannot_fail(tmp_path, monkeypatch):
     for thread in threads:
       thread.join()
     assert told and round_.mean is not None
-
-
-def test_an_error_on_disk_releases_nothing(tmp_path, monkeypatch):
-  with opened(tmp_path) as aggregator:
-    with pytest.raises(OSError, match='full'), aggregator.round(list('ab')) as round_:
-      for i in range(2):
-        round_.add(update(i))
-      monkeypatch.setattr(os, 'pwrite', lambda *a: (_ for _ in ()).throw(OSError('full')))
-    monkeypatch.undo()
-    with pytest.raises(ValueError, match='round 0 failed'):
-      _ = round_.mean
-    released(aggregator, list('cd'))
-    assert aggregator.next_round == 2
-
-
-LOOP = """
-import json, os, sys
-import numpy as np
-import fl_dpftrl as dpftrl
-
-folder, releases = sys.argv[1:]
-zeros, strategy = np.zeros(5000, np.float32), dpftrl.BandedToeplitz([1.0, 0.5, 0.2], 40)
-PrivateAggregator = dpftrl.PrivateAggregator  # Its module is imported before the forks.
-
-def train():
-  with PrivateAggregator(strategy, template=zeros, noise_multiplier=1.0, clip_norm=1.0,
-                         report_goal=2, folder=folder, noise_seed=8) as aggregator:
-    while aggregator.next_round < 40:
-      t = aggregator.next_round
-      print(os.getpid(), flush=True)
-      with aggregator.round([2 * t, 2 * t + 1]) as round_:
-        for device in range(2):
-          round_.add(zeros)
-      with open(releases, 'a') as file:
-        file.write(json.dumps([t, *round_.mean[:4].astype(float)]) + '\\n')
-
-for line in sys.stdin:  # Each start is a fork: imports take longer than what is killed.
-  if not (pid := os.fork()):
-    train()
-    os._exit(0)
-  print('ended', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('seed', range(int(os.environ.get('KILLED_RUNS', '1'))))
-def test_killed_at_any_moment_no_row_is_in_two_releases(tmp_path, seed):
-  rng, ends, kills = np.random.default_rng(seed), [], 6
-  folder, releases = tmp_path / 'run', tmp_path / 'releases'
-  with subprocess.Popen(
-    [*forks.PYTHON, '-c', LOOP, str(folder), str(releases)],
-    stdin=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-    text=True,
-    bufsize=1,
-  ) as process:
-    for number in range(kills + 1):
-      process.stdin.write('start\n')
-      for _ in range(rng.integers(1, 4)):
-        pid = int(process.stdout.readline())  # It is at work on a round.
-      if number < kills:
-        time.sleep(rng.uniform(0.0, 0.007))  # About as long as a round.
-        os.kill(pid, signal.SIGKILL)
-      ended = next(line for line in process.stdout if line.startswith('ended'))
-      ends.append(int(ended.split()[1]))
-    process.stdin.close()
-  assert ends == [-signal.SIGKILL] * kills + [0]
-  lines = [json.loads(line) for line in releases.read_text().splitlines()]
-  rounds = [line[0] for line in lines]
-  assert rounds == sorted(set(rounds)) and rounds[-1] == 39
-  strategy = dpftrl.BandedToeplitz([1.0, 0.5, 0.2], 40)
-  maker = integer_rows.RowMaker(strategy, size=5000, num_rounds=40, seed=normals.fixed_seed(8))
-  row, rows = np.empty(5000, np.int64), []
-  for _ in range(40):
-    maker.make(row)
-    rows.append((row[:4] * (2.0**-34 / 2)).astype(np.float32).tolist())
-  maker.close()
-  assert [line[1:] for line in lines] == [rows[t] for t in rounds]
-  log = participation_log.read_log(folder / ledger_format.NAME)
-  rows_of_log = pa.concat_tables(log.tables()).to_pylist()  # Rounds without a release count, too.
-  logged = {(row['round'], row['device_id']) for row in rows_of_log}
-  assert logged == {(t, 2 * t + i) for t in range(40) for i in range(2)}
 
 
 def test_means_do_not_depend_on_the_order_or_on_threads(tmp_path):

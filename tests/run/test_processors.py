@@ -4,48 +4,35 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.run import budget
+from tests import made
 
 SCHEMA = dpftrl.MinSep(num_rounds=24, min_sep=4, max_participations=5)
 BLT = dpftrl.BLT([0.9, 0.5], [0.2, 0.1])
-KERNELS = ('Haswell', 'Zen', 'Nehalem', 'Sandybridge', 'Prescott', 'Barcelona')
+KERNELS = ('Haswell', 'Sandybridge', 'Prescott')
 
 
 def opened(folder, strategy=BLT, **options):
-  options = {'noise_multiplier': 3.0, **options}
-  return dpftrl.PrivateAggregator(
-    strategy,
-    template=np.zeros(3, np.float32),
-    clip_norm=1.0,
-    report_goal=2,
-    folder=folder,
-    participation=SCHEMA,
-    delta=1e-6,
-    **options,
-  )
+  options = dict(noise_multiplier=3.0, participation=SCHEMA, delta=1e-6) | options
+  return made.aggregator(folder, strategy, **options)
 
 
 def one_round(aggregator):
-  with aggregator.round(aggregator.admissible(list('abcdefghij'), at_most=2)) as round_:
-    for _ in range(2):
-      round_.add(np.full(3, 0.1, np.float32))
+  made.release(aggregator, aggregator.admissible(list('abcdefghij'), at_most=2))
 
 
-@pytest.mark.parametrize(
+@made.cases(
   'strategy, options, goes_on',
-  [
-    (BLT, dict(noise_multiplier=3.0 * (1 + 1e-12)), True),
-    (BLT, dict(noise_multiplier=3.0 * (1 - 1e-8)), False),
-    (dpftrl.BLT([0.9, 0.5], [0.2000002, 0.1]), dict(noise_multiplier=3.000003), True),
-    (dpftrl.BLT([0.9, 0.5], [0.2, 0.1001]), {}, False),
-    (dpftrl.BLT([0.9], [0.2]), {}, False),
-    (dpftrl.Identity(), {}, False),
-  ],
+  (BLT, dict(noise_multiplier=3.0 * (1 + 1e-12)), True),
+  (BLT, dict(noise_multiplier=3.0 * (1 - 1e-8)), False),
+  (dpftrl.BLT([0.9, 0.5], [0.2000002, 0.1]), dict(noise_multiplier=3.000003), True),
+  (dpftrl.BLT([0.9, 0.5], [0.2, 0.1001]), {}, False),
+  (dpftrl.BLT([0.9], [0.2]), {}, False),
+  (dpftrl.Identity(), {}, False),
 )
 def test_derived_numbers_are_those_of_the_folder(strategy, options, goes_on, tmp_path):
   with opened(tmp_path) as aggregator:
@@ -71,7 +58,7 @@ def test_noise_that_is_found_has_digits_that_processors_agree_on():
 @pytest.mark.parametrize('change', [1 - 1e-12, 1 + 1e-12])
 def test_a_budget_allows_the_rounds_that_it_allowed(change):
   """Also where ε of all of them is the budget, and another processor computes a digit more."""
-  claim = dpftrl.Claim(strategy=BLT, noise_multiplier=3.0, participation=SCHEMA)
+  claim = made.claim(BLT, noise_multiplier=3.0, participation=SCHEMA)
   for num_rounds in (10, 24):
     epsilon = claim.guarantee(SCHEMA.within(num_rounds), 1e-6).epsilon() * change
     options = dict(delta=1e-6, max_epsilon=epsilon)

@@ -1,6 +1,11 @@
-"""One state machine for whatever gives out rows: none is used twice; a sum of zeros is its row."""
+"""One state machine for every kind of run: no row of noise is in two releases, no cohort is lost.
+
+Processes are killed at any write, lose power, meet a full disk or an interrupt, and go on, also in
+a folder that was moved. A sum of zeros is its row of noise. The trainer is in tests/tff/training.
+"""
 
 import contextlib
+import errno
 import gc
 import os
 import pathlib
@@ -17,16 +22,27 @@ from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.run import guards
+from tests import made
 
 STRATEGY = dpftrl.BandedToeplitz((1.0, 0.5, 0.2), normalized_rounds=60)
 NOISE_MULTIPLIER, DELTA = 2.0, 1e-6
 SCHEMA = dpftrl.MinSep(num_rounds=60, min_sep=1, max_participations=60)
 LOG = 'participation.parquet'
 COHORTS = st.sets(st.sampled_from('abcd'), min_size=1).map(sorted)
-# Kills before or after the write of a number; most often none.
-KILLS = st.none() | st.none() | st.tuples(st.integers(0, 4), st.booleans())
+WHEN = st.tuples(st.integers(0, 4), st.booleans())
+"""The number of a write, and whether what happens comes after it."""
+KILLS = st.none() | st.none() | WHEN  # Most often none.
 PLACES = st.sets(st.integers(0, 2))
 WRITES = ('fdatasync', 'fsync', 'ftruncate', 'link', 'pwrite', 'rename', 'replace', 'unlink')
+NEED_ROOM = (
+  'fdatasync',
+  'fsync',
+  'ftruncate',
+  'pwrite',
+  'INSERT',
+  'COMMIT',
+  'PRAGMA wal_checkpoint',
+)
 
 
 class Killed(BaseException):
@@ -53,25 +69,28 @@ class Disk:
 
   def __init__(self, patch: pytest.MonkeyPatch, top: pathlib.Path, forgets=lambda path: False):
     self.left: int | None = None
-    self.is_dead, self._after = False, False
+    self.is_dead, self._after, self._happens = False, False, self._die
     self.end: dict[pathlib.Path, bytes | None] | None = None  # The tree when the process ended.
     self._top, self._forgets = top, forgets
     self.settle()
     for name in WRITES:
-      patch.setattr(os, name, self._counted(self._remembered(name, getattr(os, name))))
+      patch.setattr(os, name, self._counted(self._remembered(name, getattr(os, name)), name))
     disk = self
 
     class Connection(sqlite3.Connection):
       path = ''
 
       def execute(self, *args):
-        result = disk._counted(super().execute)(*args)
+        return disk._counted(self.execute_and_sync, args[0])(*args)
+
+      def execute_and_sync(self, *args):
+        result = super().execute(*args)
         if args[0] == 'COMMIT' or 'checkpoint' in args[0]:
           disk._sync_database(self)
         return result
 
       def executemany(self, *args):
-        return disk._counted(super().executemany)(*args)
+        return disk._counted(super().executemany, args[0])(*args)
 
     def connect(path, **settings):
       connection = connect_to(path, **settings, factory=Connection)
@@ -82,7 +101,29 @@ class Disk:
     patch.setattr(sqlite3, 'connect', connect)
 
   def kill(self, writes: int, after: bool) -> None:
-    self.left, self._after = writes, after
+    self.left, self._after, self._happens = writes, after, self._die
+
+  def interrupt(self, writes: int, after: bool) -> None:
+    """Raises KeyboardInterrupt at a write, once."""
+    self.left, self._after, self._happens = writes, after, self._interrupt
+
+  def fill(self, writes: int) -> None:
+    """Leaves room for so many writes, until `left` is None."""
+    self.left, self._after, self._happens = writes, False, self._refuse
+
+  def _die(self, what: str) -> None:
+    self.kill_now()
+    raise Killed
+
+  def _interrupt(self, what: str) -> None:
+    self.left = None
+    raise KeyboardInterrupt
+
+  def _refuse(self, what: str) -> None:
+    if what in WRITES and what in NEED_ROOM:
+      raise OSError(errno.ENOSPC, 'No space left on device')
+    if what.startswith(NEED_ROOM):
+      raise sqlite3.OperationalError('database or disk is full')
 
   def kill_now(self) -> None:
     """Nothing that cleans up on the way out of the process changes the disk."""
@@ -167,19 +208,18 @@ class Disk:
 
     return call
 
-  def _counted(self, write):
+  def _counted(self, write, what):
     def call(*args, **kwargs):
       if self.is_dead:
         raise Killed
-      if self.left is None:
-        return write(*args, **kwargs)
-      self.left -= 1
-      if self.left >= 0:
-        return write(*args, **kwargs)
-      if self._after:
-        write(*args, **kwargs)
-      self.kill_now()
-      raise Killed
+      self.left = None if self.left is None else self.left - 1
+      is_time = self.left is not None and self.left < 0
+      if is_time and not self._after:
+        self._happens(what)
+      result = write(*args, **kwargs)
+      if is_time and self._after:
+        self._happens(what)
+      return result
 
     return call
 
@@ -187,31 +227,20 @@ class Disk:
 class Aggregator:
   """A PrivateAggregator."""
 
-  noise, refuses_old_noise, in_use = 'noise', True, 'in use by another process'
+  noise, refuses_old_noise, goes_on, in_use = 'noise', True, True, 'in use by another process'
 
   def __init__(self, machine, folder: pathlib.Path, noise_multiplier: float = NOISE_MULTIPLIER):
-    self._aggregator = dpftrl.PrivateAggregator(
-      STRATEGY,
-      template=np.zeros(3),
-      noise_multiplier=noise_multiplier,
-      clip_norm=1.0,
-      report_goal=1,
-      folder=folder,
-      participation=SCHEMA,
-    )
+    options = dict(noise_multiplier=noise_multiplier, report_goal=1, delta=DELTA)
+    self.opened = made.aggregator(folder, STRATEGY, participation=SCHEMA, **options)
     self._round = None
 
-  @property
-  def next_round(self) -> int:
-    return self._aggregator.next_round
-
   def begin(self, cohort: list[str]) -> None:
-    self._round = self._aggregator.round(cohort).begin()
+    self._round = self.opened.round(cohort).begin()
     for device in cohort:
       self._round.add(np.zeros(3), device_id=device)
 
   def reserve(self, cohorts: list[list[str]]) -> None:
-    self._reserved = list(self._aggregator.rounds(cohorts, reserve=len(cohorts)))
+    self._reserved = list(self.opened.rounds(cohorts, reserve=len(cohorts)))
 
   def begin_reserved(self, place: int) -> None:
     self._round = self._reserved[place].begin()
@@ -225,60 +254,57 @@ class Aggregator:
     self._round.fail()
 
   def close(self) -> None:
-    self._aggregator.close()
+    self.opened.close()
 
   def use_in_a_fork(self, is_open_round: bool) -> None:
     self.finish() if is_open_round else self.begin(['a'])
 
   def abandon(self) -> None:
     """Leaves what the end of the process would leave."""
-    self._aggregator._noised.rows.close()
-    self._aggregator.guard.log.release()
+    self.opened._noised.rows.close()
+    self.opened.guard.log.release()
 
 
 class Loop:
-  """A loop of somebody's own, with a Guard and NoiseRows."""
+  """A loop of somebody's own, with a Run and NoiseRows."""
 
-  noise, refuses_old_noise, in_use = 'noise', True, 'in use by another process'
+  noise, refuses_old_noise, goes_on, in_use = 'noise', True, True, 'in use by another process'
   use_in_a_fork = Aggregator.use_in_a_fork
 
   def __init__(self, machine, folder: pathlib.Path, noise_multiplier: float = NOISE_MULTIPLIER):
     folder.mkdir(exist_ok=True)
     self._rows = dpftrl.NoiseRows(STRATEGY, 3, folder=folder / self.noise)
     try:
-      claim = dpftrl.Claim(
-        strategy=STRATEGY, noise_multiplier=noise_multiplier, participation=SCHEMA
-      )
-      self.guard = guards.Guard(claim, DELTA, log=folder / LOG)
-      if self._rows.next_row > self.guard.num_rounds:
+      claim = made.claim(STRATEGY, noise_multiplier=noise_multiplier, participation=SCHEMA)
+      self.opened = dpftrl.Run(folder, claim, delta=DELTA)
+      if self._rows.next_row > self.opened.next_round:
+        self.opened.guard.log.release()
         raise ValueError('the log lacks rounds')
     except BaseException:
       self._rows.close()
       raise
-    self._round = 0
-
-  @property
-  def next_round(self) -> int:
-    return self.guard.num_rounds
 
   def begin(self, cohort: list[str]) -> None:
-    admitted = self.guard.admit(cohort)
-    assert admitted.device_ids.tolist() == cohort
-    self._round = admitted.round_index
+    self._block = contextlib.ExitStack()
+    self._round = self._block.enter_context(self.opened.round(cohort))
+    assert self._round.device_ids.tolist() == cohort
 
   def finish(self) -> bytes:
-    return self._rows.row(self._round).tobytes()
+    with self._block:
+      row = self._rows.row(self._round.row).tobytes()
+      self._round.released()
+    return row
 
   def fail(self) -> None:
-    pass
+    self._block.close()
 
   def close(self) -> None:
-    self.guard.close()
+    self.opened.close()
     self._rows.close()
 
   def abandon(self) -> None:
     self._rows.close()
-    self.guard.log.release()
+    self.opened.guard.log.release()
 
 
 class Protocol(stateful.RuleBasedStateMachine):
@@ -298,7 +324,7 @@ class Protocol(stateful.RuleBasedStateMachine):
     self.run = None
     self.is_open_round, self.made = False, False
     self.begun: list[list[str]] = []  # The cohorts of all rounds.
-    self.tried: list[list[str]] = []  # Those of rounds which were killed as they began.
+    self.tried: list[list[str]] = []  # Those of rounds whose beginning did not return.
     self.released: dict[int, bytes] = {}
     self.forgotten: set[int] = set()  # Rounds whose results may be lost: old states were put back.
     self.saved: tuple[pathlib.Path, int] | None = None
@@ -343,10 +369,21 @@ class Protocol(stateful.RuleBasedStateMachine):
     if run is None:
       return
     self.run, self.made = run, True
-    if self.tried and run.next_round == len(self.begun) + len(self.tried):
-      self.begun += self.tried
+    self.settle_tried()
+    status = run.opened.status()
+    assert (status.num_rounds, status.max_rounds) == (len(self.begun), SCHEMA.num_rounds)
+    assert status.rounds_left == SCHEMA.num_rounds - len(self.begun)
+    if self.begun:
+      replayed = dpftrl.replay(self.folder, delta=DELTA)
+      assert replayed.num_rounds == len(self.begun) and replayed.declared.holds
+      assert replayed.declared.guarantee.epsilon() >= status.epsilon
+
+  def settle_tried(self):
+    """Notes whether rounds whose beginning did not return were begun: all of a call, or none."""
+    next_round = self.run.opened.next_round
+    assert next_round in (len(self.begun), len(self.begun) + len(self.tried))
+    self.begun += self.tried if next_round > len(self.begun) else []
     self.tried = []
-    assert run.next_round == len(self.begun)
 
   # Its rounds.
 
@@ -358,7 +395,27 @@ class Protocol(stateful.RuleBasedStateMachine):
     if self.run is not None:
       self.begun.append(cohort)
       self.tried, self.is_open_round = [], True
-      assert self.run.next_round == len(self.begun)
+      assert self.run.opened.next_round == len(self.begun)
+
+  @stateful.precondition(lambda self: self.run is not None and not self.is_open_round)
+  @stateful.rule(cohort=COHORTS, when=WHEN, is_full=st.booleans(), ends=st.booleans())
+  def be_disturbed(self, cohort, when, is_full, ends):
+    """A full disk, or an interrupt, as a round begins or ends: the same process goes on."""
+    if ends:
+      self.begin(cohort)
+    self.tried = [] if ends else [cohort]
+    self.disk.fill(when[0]) if is_full else self.disk.interrupt(*when)
+    row, is_whole = None, False
+    with contextlib.suppress(OSError, KeyboardInterrupt, RuntimeError):
+      row = self.run.finish() if ends else self.run.begin(cohort)
+      is_whole = True
+    self.disk.left, self.is_open_round = None, is_whole and not ends
+    if row is not None:
+      self.release(len(self.begun) - 1, row)
+    if is_whole or self.kind.goes_on:
+      self.settle_tried()
+    else:
+      self.die()
 
   @stateful.precondition(lambda self: isinstance(self.run, Aggregator) and not self.is_open_round)
   @stateful.rule(cohorts=st.lists(COHORTS, min_size=2, max_size=3), finished=PLACES, kill=KILLS)
@@ -386,6 +443,7 @@ class Protocol(stateful.RuleBasedStateMachine):
 
   def release(self, number, row):
     """Notes a row that was released; a trainer that goes on releases its last one again."""
+    assert number < len(self.begun) + len(self.tried)  # Its cohort is recorded.
     assert self.released.setdefault(number, row) == row
     assert list(self.released.values()).count(row) == 1
 
@@ -449,6 +507,16 @@ class Protocol(stateful.RuleBasedStateMachine):
       with pytest.raises(ValueError, match='is a copy'):
         self.kind(self, copy)
 
+  @stateful.precondition(lambda self: self.made)
+  @stateful.rule()
+  def move(self):
+    self.settle()
+    here, there = (self.folder.parents[0], self.top / 'disk' / 'elsewhere')
+    there = there if here.name == 'disk' else self.top / 'disk'
+    there.mkdir(exist_ok=True)
+    self.folder = self.folder.rename(there / 'run')
+    self.disk.settle()
+
   @stateful.precondition(lambda self: self.begun)
   @stateful.rule()
   def make_another_claim(self):
@@ -480,7 +548,7 @@ class Protocol(stateful.RuleBasedStateMachine):
         assert any(words in str(error) for words in refused), str(error)
       else:
         assert all(t < num_rounds for t in self.released)
-        assert self.run.next_round == num_rounds
+        assert self.run.opened.next_round == num_rounds
         self.die()
         del self.begun[num_rounds:]
         keep()
@@ -624,7 +692,7 @@ def test_noise_that_was_given_out_survives_a_loss_of_power_without_any_log(tmp_p
 
 def test_a_log_that_was_begun_survives_a_loss_of_power_without_any_noise(tmp_path):
   path = tmp_path / 'disk' / 'runs' / LOG
-  claim = dpftrl.Claim(strategy=STRATEGY, noise_multiplier=1.0, participation=SCHEMA)
+  claim = made.claim(STRATEGY, participation=SCHEMA)
   path.parent.parent.mkdir()
   with pytest.MonkeyPatch.context() as patch:
     disk = Disk(patch, tmp_path)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fl_dpftrl.run import structures
+from tests import made
 
 
 class Layer(NamedTuple):
@@ -69,14 +70,15 @@ def test_kinds_of_containers_come_back():
   assert structures.Template.of(np.float32(1)).size == 1
 
 
-@pytest.mark.parametrize('template, message', [
+@made.cases(
+  'template, message',
   ({'a': [1.0]}, r"template\['a'\]\[0\] must be an array .* or tuple of them, got float"),
   ([np.zeros(2, np.int32)], r'template\[0\] must be float32 or float64, got int32'),
   ([np.zeros(2, np.float16)], r'template\[0\] must be float32 or float64, got float16'),
   ([], 'template must hold at least one coordinate'),
   ([np.zeros((0, 3))], 'template must hold at least one coordinate'),
   (None, 'template must be an array'),
-])  # fmt: skip
+)
 def test_templates_that_will_not_do(template, message):
   with pytest.raises(ValueError, match=f'^{message}'):
     structures.Template.of(template)

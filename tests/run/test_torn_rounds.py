@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.claims import lattice_units
-from fl_dpftrl.mechanisms.families import blt
-from fl_dpftrl.run import private_aggregator, private_round, sums
+from fl_dpftrl.run import private_round, sums
 from fl_dpftrl.support.kernels import sum_loops as loops
+from tests import made
 
-STRATEGY = blt.BLT((0.9,), (0.5,))
 ADDS = (private_round.__file__, sums.__file__)
 
 
@@ -18,15 +17,8 @@ class TimeLimitError(Exception):
   """What a handler of a signal raises."""
 
 
-def opened(folder, **options):
-  return private_aggregator.PrivateAggregator(
-    STRATEGY,
-    template=np.zeros(3),
-    folder=folder,
-    clip_norm=1.0,
-    report_goal=1,
-    **{'noise_multiplier': 0.0, **options},
-  )
+def opened(folder):
+  return made.aggregator(folder, noise_multiplier=0.0, report_goal=1)
 
 
 def interrupting(lines):
@@ -86,6 +78,7 @@ def test_a_torn_round_takes_no_update_and_releases_nothing(tmp_path, monkeypatch
     round_ = aggregator.round([0, 1, 2])
     with pytest.raises(ValueError, match='round 0 was torn.*its row of noise is used up'):
       with round_:
+        round_.add(np.zeros(3))  # As many as the goal.
         with monkeypatch.context() as patch:
           patch.setattr(loops, 'add', lambda *_: (_ for _ in ()).throw(TimeLimitError))
           with pytest.raises(TimeLimitError):

@@ -8,6 +8,7 @@ from scipy import stats
 
 from fl_dpftrl.study import comparing, designs, result_tables, study_tables
 from fl_dpftrl.study.result_tables import DIVERGED, DONE, FAILED, VOID, WAITING, Metric
+from tests import made
 
 ACCURACY, LOSS = Metric(), Metric('squared error', lower_is_better=True)
 
@@ -141,9 +142,13 @@ def test_a_study_without_noise_or_results_has_no_figures():
     assert study.figures == {} and study.page.startswith('# None\n\n| ε |')
 
 
-@pytest.mark.parametrize('fields, label', [
-  (('mine=blt-b100',), 'mine'), (('mine=a=b.json',), 'mine'), (('blt:2',), 'blt:2'),
-  (('mine=blt-b100', 'yours'), 'yours'), (('=x',), '=x'),
-])  # fmt: skip
+@made.cases(
+  'fields, label',
+  (('mine=blt-b100',), 'mine'),
+  (('mine=a=b.json',), 'mine'),
+  (('blt:2',), 'blt:2'),
+  (('mine=blt-b100', 'yours'), 'yours'),
+  (('=x',), '=x'),
+)
 def test_a_mechanism_has_the_label_of_its_name(fields, label):
   assert designs.Mechanism(**dict(zip(('mechanism', 'label'), fields))).label == label

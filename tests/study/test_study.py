@@ -17,6 +17,7 @@ from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.support import style
 from fl_dpftrl.support.files import durable
+from tests import made
 from tests.study import linear
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -125,8 +126,9 @@ def test_sampled_noise_has_a_part_for_each_of_the_best_bands(tmp_path):
 
   once = dpftrl.MinSep(16, max_participations=1)
   mechanisms = ['identity', 'banded_toeplitz', 'banded_toeplitz:4']
-  study = linear.study(tmp_path, run, mechanisms=mechanisms, epsilons=[0.5, 8.0],
-                       participation=scheme)  # fmt: skip
+  study = linear.study(
+    tmp_path, run, mechanisms=mechanisms, epsilons=[0.5, 8.0], participation=scheme
+  )
   for e in (0.5, 8.0):
     assert bands['identity', e][0] == 1 and bands['banded_toeplitz:4', e][0] == 4
     assert bands['banded_toeplitz', e][1] == min(
@@ -151,12 +153,14 @@ def test_secret_bins_serve_any_mechanism(tmp_path):
       seen.append(cell.strategy.family)
     return linear.proved(cell, 0.5)
 
-  linear.study(tmp_path, run, mechanisms=['blt:2', 'tree_full'], epsilons=[4.0],
-               participation=scheme)  # fmt: skip
+  linear.study(
+    tmp_path, run, mechanisms=['blt:2', 'tree_full'], epsilons=[4.0], participation=scheme
+  )
   assert {'blt', 'tree_full'} == set(seen)
 
 
-@pytest.mark.parametrize('changes, status, words', [
+@made.cases(
+  'changes, status, words',
   ({}, 'done', ''),
   ({'epsilon': 3.0}, 'done', ''),
   ({'epsilon': None}, 'void', 'neither a log nor epsilon and delta=1e-06 of the run prove its ε'),
@@ -166,7 +170,7 @@ def test_secret_bins_serve_any_mechanism(tmp_path):
   ({'void_reason': 'the noise has a seed'}, 'void', 'the noise has a seed'),
   ({'test': {'accuracy': None}}, 'diverged', 'not finite'),
   ({'diverged_since_round': 3}, 'diverged', 'not finite from round 3 on'),
-])  # fmt: skip
+)
 def test_a_run_counts_only_with_the_epsilon_of_its_noise(tmp_path, changes, status, words):
   study = linear.study(tmp_path, lambda cell: {**formula(cell), **changes}, **ONE)
   (result,) = study.results
@@ -175,7 +179,8 @@ def test_a_run_counts_only_with_the_epsilon_of_its_noise(tmp_path, changes, stat
   assert (result.epsilon_of_run is None) == (status == 'void')
 
 
-@pytest.mark.parametrize('changes, words', [
+@made.cases(
+  'changes, words',
   ({'mechanisms': 'identity'}, "mechanisms must be a list of 1 to 1000 entries, got 'identity'$"),
   ({'mechanisms': ['blt:1', 'blt:1']}, 'mechanisms must be distinct'),
   ({'mechanisms': ['blt:1', dpftrl.Mechanism(mechanism='blt:2', label='blt 1')]}, 'is there twice'),
@@ -193,7 +198,7 @@ def test_a_run_counts_only_with_the_epsilon_of_its_noise(tmp_path, changes, stat
   ({'jobs': -1}, 'jobs must be 0 to 1000, got -1'),
   ({'cell': 10}, 'cell must be 0 to 8, got 10'),
   ({'jobs': 1}, 'must be one of a module: move it into one, or give jobs=0'),
-])  # fmt: skip
+)
 def test_bad_arguments_are_one_line_and_leave_nothing(tmp_path, changes, words):
   with pytest.raises(ValueError, match=words) as refused:
     linear.study(tmp_path / 'new', lambda cell: formula(cell), **changes)

@@ -10,6 +10,7 @@ import pytest
 
 from fl_dpftrl.support import signals
 from fl_dpftrl.support.files import durable
+from tests import made
 
 ROOT = pathlib.Path(__file__).parents[2]
 INT, TERM, HUP = signals.SIGNALS
@@ -40,12 +41,13 @@ def ended(program: str, *arguments: object, **kwargs) -> subprocess.CompletedPro
   return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, **kwargs)
 
 
-@pytest.mark.parametrize('number, program, module, flags', [
+@made.cases(
+  'number, program, module, flags',
   (TERM, 'fl_dpftrl.commands.main', 'numpy', ['describe', 'identity', '--num_rounds=4']),
   (TERM, 'experiments.stackoverflow.train', 'absl', ['--output_dir=none']),
   (HUP, 'fl_dpftrl.commands.main', 'numpy', ['describe', 'identity', '--num_rounds=4']),
   (INT, 'experiments.stackoverflow.study', 'argparse', ['--study=none', '--output_dir=none']),
-])  # fmt: skip
+)
 def test_while_a_program_imports(program, module, flags, number):
   done = ended(AT_IMPORT, int(number), module, program, *flags)
   assert (done.returncode, done.stdout) == (128 + number, '')

@@ -6,6 +6,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.support import tables
+from tests import made
 
 SCHEMA = dpftrl.MinSep(24, 6)
 PHONES = dpftrl.Scenario(population=200, report_goal=10, timer_rounds=4)
@@ -56,7 +57,8 @@ def test_no_device_is_named(results):
   assert 'carol' not in repr(dataclasses.replace(statement, per_device=devices))
 
 
-@pytest.mark.parametrize('name, value, text', [
+@made.cases(
+  'name, value, text',
   ('rms_loss', 10.0, '10'),
   ('rms_loss', 10.000000000000002, '10'),  # a rounding error alone
   ('rms_loss', 1.0000000000000002, '1'),
@@ -65,6 +67,6 @@ def test_no_device_is_named(results):
   ('epsilon', 10.000000000000002, '10.0001'),  # a claim is rounded up whatever is above
   ('rho', 10.000000000000002, '10.0001'),
   ('noise_multiplier', 10.000000000000002, '10.0001'),
-])  # fmt: skip
+)
 def test_figures_are_rounded_up(name, value, text):
   assert tables.table({name: value}).split()[1] == text

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import fl_dpftrl as dpftrl
+from tests import made
 
 SPEC = (tf.TensorSpec([None, 3], tf.float32), tf.TensorSpec([None, 2], tf.float32))
 ROWS = (5, 8, 12, 3)
@@ -60,16 +60,8 @@ def weighted(aggregator=None):
 
 
 def correlated(strategy, noise_multiplier=0.3):
-  return unweighted(
-    dpftrl.CorrelatedNoiseFactory(
-      strategy,
-      noise_multiplier=noise_multiplier,
-      clip_norm=0.5,
-      report_goal=len(ROWS),
-      noise_seed=3,
-      memory='state',
-    )
-  )
+  options = dict(noise_multiplier=noise_multiplier, clip_norm=0.5, report_goal=len(ROWS))
+  return unweighted(made.factory(strategy, noise_seed=3, memory='state', **options))
 
 
 PROCESSES = {

@@ -109,9 +109,10 @@ def test_another_thread_stops_a_round_and_all_to_come():
     list(threads.in_order(lambda index, _: index, 3, 2, stop))
 
 
-@pytest.mark.parametrize('free, model_bytes, expected', [
-  (None, 10, 8), (10**9, 0, 8), (10**9, 10**6, 8), (10**9, 30 * 10**6, 2), (10**9, 10**9, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+  'free, model_bytes, expected',
+  [(None, 10, 8), (10**9, 0, 8), (10**9, 10**6, 8), (10**9, 30 * 10**6, 2), (10**9, 10**9, 1)],
+)
 def test_memory_bounds_who_trains_at_the_same_time(monkeypatch, free, model_bytes, expected):
   monkeypatch.setattr(memory.machine, 'free_memory', lambda: free)
   monkeypatch.setattr(memory.machine, 'cores', lambda: 4)

@@ -47,8 +47,12 @@ PARTS = dict(nothing='', jax=STUB.format(0), estimators=STUB.format(1), others=O
 
 
 @pytest.fixture(name='streams', scope='module')
-def fixture_streams(tmp_path_factory):
-  """What TFF prints without each of these, and the output of the program."""
+def fixture_streams(tmp_path_factory, request):
+  """What TFF prints without each of these, and the output of the program.
+
+  That a part is still needed depends on no code of this repository, and is seen by --thorough.
+  """
+  parts = PARTS if request.config.getoption('--thorough') else {'nothing': ''}
   folder = tmp_path_factory.mktemp('errors')
   shutil.copytree(ROOT / 'tff_inprocess', folder / 'tff_inprocess')
   shutil.copy(ROOT / 'examples/in_process.py', folder)
@@ -57,12 +61,12 @@ def fixture_streams(tmp_path_factory):
   (package / '__init__.py').touch()
   environment = {name: v for name, v in os.environ.items() if name != 'TF_USE_LEGACY_KERAS'}
   environment |= {'PYTHONPATH': str(folder), 'TF_ENABLE_ONEDNN_OPTS': '1'}  # Of these tests: 0.
-  program = PROGRAM.format(parts=PARTS, memory=str(folder / 'tff_inprocess' / 'memory.py'))
+  program = PROGRAM.format(parts=parts, memory=str(folder / 'tff_inprocess' / 'memory.py'))
   done = subprocess.run(
     [sys.executable, '-c', program], env=environment, cwd=folder, capture_output=True, text=True
   )
   assert done.returncode == 0, done.stderr
-  return {name: (folder / name).read_text() for name in PARTS}, done.stdout.splitlines()
+  return {name: (folder / name).read_text() for name in parts}, done.stdout.splitlines()
 
 
 @pytest.fixture(name='errors', scope='module')
@@ -88,11 +92,13 @@ def test_models_are_built_and_no_worker_complains_at_the_end(errors):
   assert 'Slow: []' in errors['nothing']
 
 
+@pytest.mark.thorough
 def test_each_stub_is_needed(errors):
   assert "cannot import name 'xla_client'" in errors['jax']
   assert "No module named 'tensorflow_estimator'" in errors['estimators']
 
 
+@pytest.mark.thorough
 def test_old_keras_an_end_of_the_worker_and_empty_modules_are_needed(errors):
   assert "Slow: ['keras', 'sklearn']" in errors['others']
   assert "has no attribute '_is_compiled'" in errors['others']

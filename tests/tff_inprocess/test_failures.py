@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_inprocess
-from tests import leaks
+from tests import leaks, made
 from tff_inprocess import failures, trainer
 
 SECRET = 76_543_219
@@ -130,12 +130,13 @@ def mixed(client):
   return [np.float32(0.0), WORDS]
 
 
-@pytest.mark.parametrize('make, kind, told', [
+@made.cases(
+  'make, kind, told',
   (read, UnicodeError, 'UnicodeError in read, test_failures.py:'),
   (in_tensorflow, tf.errors.InvalidArgumentError, 'InvalidArgumentError in in_tensorflow, '),
   (generated, tf.errors.OpError, 'failed'),
   (mixed, TypeError, 'expected a data set of type'),
-])  # fmt: skip
+)
 def test_a_clients_data_that_fail_are_told_by_type_and_line(in_process, make, kind, told):
   of = tff.SequenceType(np.float32)
   work = summed(tff.tensorflow.computation(lambda data: data.reduce(0, lambda n, _: n + 1), of))

@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 import tff_inprocess
-from tests import every_family
+from tests import every_family, made
 from tests.tff_inprocess import small_processes as small
 from tff_inprocess import clients
 
@@ -280,14 +280,15 @@ def test_a_stop_while_actors_start_leaves_none(cluster, process, monkeypatch):
       ray.get(actor.handle.ready.remote(), timeout=60)
 
 
-@pytest.mark.parametrize('options, words', [
+@made.cases(
+  'options, words',
   (dict(number=7), '7 actors of cpus=1 do not fit into the cluster, whose machines have '),
   (dict(cpus=3), '1 actors of cpus=3 do not fit'),
   (dict(gpus=0.25), '1 actors of gpus=0.25 do not fit into the cluster, whose machines have 0'),
   (dict(number=0), 'number of actors must be a whole number of at least 1: 0'),
   (dict(cpus=0), 'cpus or gpus of actors must be above 0'),
   (dict(wait_seconds=-1), 'wait_seconds of actors must be a number of at least 0: -1'),
-])  # fmt: skip
+)
 def test_actors_that_cannot_be_are_refused(cluster, options, words):
   with pytest.raises(ValueError) as raised:
     tff_inprocess.use_machines(cluster.address, actors=tff_inprocess.Actors(**options))

@@ -1,8 +1,8 @@
 import numpy as np
-import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests import made
 from tff_inprocess import graphs, programs, speed
 
 
@@ -35,11 +35,12 @@ def test_float32_alone_is_rewritten_and_only_where_the_kernel_is(monkeypatch):
   assert kinds(left) == [*[('MatMul', single)] * 2, ('MatMul', double)]
 
 
-@pytest.mark.parametrize('work, is_compiled', [
+@made.cases(
+  'work, is_compiled',
   (lambda x: tf.cast(x + x, tf.int64), True),
   (lambda x: tf.cast(tf.random.normal([2, 2]) + x, tf.int64), False),
   (lambda x: tf.cast(tf.matmul(x, x), tf.int64), False),
-])  # fmt: skip
+)
 def test_xla_compiles_only_what_is_not_rewritten(work, is_compiled):
   of_server = tff.FederatedType(tff.TensorType(np.float32, [2, 2]), tff.SERVER)
 

@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import fl_dpftrl as dpftrl
 from fl_dpftrl.tff.training import processes
+from tests import made
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -61,13 +61,7 @@ def ports_and_children() -> tuple[set[str], set[str]]:
 def test_rounds_take_no_more_and_more(in_process):
   x = np.ones([4, WIDTH], np.float32)
   data = [tf.data.Dataset.from_tensors(collections.OrderedDict(x=x, y=x))] * 3
-  aggregator = dpftrl.CorrelatedNoiseFactory(
-    dpftrl.BLT((0.9, 0.5), (0.3, 0.2)),
-    noise_multiplier=0.1,
-    clip_norm=1.0,
-    report_goal=3,
-    memory='engine',
-  )
+  aggregator = made.factory(noise_multiplier=0.1, report_goal=3, memory='engine')
   before = ports_and_children()
   third = NUM_ROUNDS // 3
   with in_process():

@@ -7,9 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import fl_dpftrl as dpftrl
 import tff_inprocess
-from tests import every_family
+from tests import every_family, made
 from tests.tff_inprocess import small_processes as small
 from tff_inprocess import clients, trainer
 
@@ -55,10 +54,8 @@ class Elsewhere(clients.Threads):
 @pytest.mark.slow
 def test_rounds_have_the_same_bits_and_no_noise_is_sent(monkeypatch):
   monkeypatch.setattr(clients, 'GROUP', 3)
-  aggregator = dpftrl.CorrelatedNoiseFactory(
-    every_family.example('blt', 4),
-    **dict(noise_multiplier=0.3, clip_norm=0.5, report_goal=4, noise_seed=3, memory='state'),
-  )
+  options = dict(noise_multiplier=0.3, clip_norm=0.5, report_goal=4, noise_seed=3)
+  aggregator = made.factory(every_family.example('blt', 4), memory='state', **options)
   process = small.unweighted(aggregator)
   sent, states = [], []
   for place in (None, Elsewhere(sent)):

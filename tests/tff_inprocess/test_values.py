@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests import leaks
+from tests import leaks, made
 from tff_inprocess import values
 
 pytestmark = pytest.mark.tff
@@ -23,12 +23,14 @@ TYPES = [
 ]
 
 
-@pytest.mark.parametrize('value', [
+@made.cases(
+  'value',
   *(SECRET, [SECRET], (SECRET, SECRET), {'a': SECRET}, {'seed': [SECRET, SECRET]}, {SECRET}),
   *(str(SECRET), [[SECRET], [SECRET, SECRET]], np.array([SECRET, SECRET]), np.float64(SECRET)),
   *(np.array(SECRET), tf.constant([SECRET, SECRET]), np.array([str(SECRET)], object)),
   types.SimpleNamespace(seed=SECRET),
-], ids=lambda value: type(value).__name__)  # fmt: skip
+  ids=lambda value: type(value).__name__,
+)
 def test_a_value_of_another_type_is_not_quoted(value):
   secrets, refused = leaks.Secrets([np.int64(SECRET)]), 0
   for of in map(tff.to_type, TYPES):

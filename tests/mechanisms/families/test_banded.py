@@ -46,9 +46,10 @@ def coefficients(n, num_bands):
   return np.where(np.arange(n)[:, None] >= np.arange(num_bands), values, 0.0)
 
 
-@pytest.mark.parametrize('n, num_bands', [
-  (1, 1), (5, 1), (5, 2), (5, 5), (64, 3), (65, 64), (150, 3), (200, 66), (130, 130), (600, 290),
-])  # fmt: skip
+@pytest.mark.parametrize(
+  'n, num_bands',
+  [(1, 1), (5, 1), (5, 2), (5, 5), (64, 3), (65, 64), (150, 3), (200, 66), (130, 130), (600, 290)],
+)
 def test_row_norms_of_the_inverse_and_their_gradient(n, num_bands):
   values = coefficients(n, num_bands)
   inverse = banded.Banded(values).noising_matrix(n)

@@ -13,6 +13,7 @@ from fl_dpftrl.mechanisms import family_registry, sensitivities
 from fl_dpftrl.mechanisms.families import stamped
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation.accountant import account, calibrate
+from tests import made
 
 ROUNDS = 60
 SCHEMA = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=20)
@@ -116,7 +117,7 @@ def enter_command(family, tmp_path):
 
 def enter_replay(family, tmp_path):
   path = tmp_path / 'log.parquet'
-  dpftrl.write_log(path, rounds=[0, 1], device_ids=['a', 'b'], num_rounds=2)
+  made.log(path, [['a'], ['b']])
   dpftrl.open_run(path, family(0.5), noise_multiplier=2.0)
 
 
@@ -145,14 +146,7 @@ ENTRIES = {
   ),
   'describe': lambda family, tmp_path: dpftrl.describe(family(0.5), SCHEMA),
   'claim': lambda family, tmp_path: dpftrl.Claim(strategy=family(0.5), noise_multiplier=2.0),
-  'aggregator': lambda family, tmp_path: dpftrl.PrivateAggregator(
-    family(0.5),
-    template=np.zeros(4),
-    noise_multiplier=2.0,
-    clip_norm=1.0,
-    report_goal=1,
-    folder=tmp_path,
-  ),
+  'aggregator': lambda family, tmp_path: made.aggregator(tmp_path, family(0.5)),
   'rows': lambda family, tmp_path: dpftrl.NoiseRows(family(0.5), 4, folder=tmp_path),
   'audit': lambda family, tmp_path: dpftrl.audit(
     family(0.5), schema=SCHEMA, clip_norm=1.0, **NOISE

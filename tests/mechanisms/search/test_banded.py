@@ -8,6 +8,7 @@ from fl_dpftrl.mechanisms import sensitivities, workloads
 from fl_dpftrl.mechanisms.families import banded as family
 from fl_dpftrl.mechanisms.search import banded_search
 from fl_dpftrl.mechanisms.search.search_problem import Problem
+from tests import made
 
 SINGLE = dpftrl.MinSep(num_rounds=96, max_participations=1)
 WORKLOADS = (
@@ -94,14 +95,15 @@ def test_columns_have_norm_one_and_the_sensitivity_is_exact(objective, n, b, k):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('n, b, k, num_bands, known', [
+@made.cases(
+  'n, b, k, num_bands, known',
   (512, 1, 1, None, 2.7393846561 * 1.0005),  # the optimum of all C, Denisov et al. 2022
   (1024, 1, 1, 32, 4.89835),
   *(
     pytest.param(*row, marks=pytest.mark.thorough)
     for row in ((1024, 1, 1, 128, 3.44655), (16384, 1, 1, 16, 23.0925))
   ),
-])  # fmt: skip
+)
 def test_reaches_what_is_known(n, b, k, num_bands, known):
   problem = Problem(dpftrl.MinSep(n, b, k), 'rms')
   loss = problem.loss(banded_search.optimize(problem, num_bands))
@@ -109,13 +111,14 @@ def test_reaches_what_is_known(n, b, k, num_bands, known):
   assert n != 512 or loss >= 2.7393846561 - 1e-9
 
 
-@pytest.mark.parametrize('schema, options, message', [
+@made.cases(
+  'schema, options, message',
   (dpftrl.MinSep(9, 4), {'num_bands': 5}, 'num_bands.*1 to 4.*5'),
   (dpftrl.MinSep(9, 4), {'num_bands': 0}, 'num_bands.*1 to 4.*0'),
   (dpftrl.MinSep(9, 1, 1), {'num_bands': 10}, 'num_bands.*1 to 9.*10'),
   (dpftrl.MinSep(100_000, 1, 1), {}, 'num_bands=100000.*at most 335 bands'),
   (SINGLE, {'equal_norms': False}, 'equal_norms=False'),
-])  # fmt: skip
+)
 def test_refuses(schema, options, message):
   with pytest.raises(ValueError, match=message):
     banded_search.optimize(Problem(schema), **options)
@@ -132,12 +135,14 @@ def test_the_mean_is_at_a_minimum():
     assert problem.loss(other) >= best * (1 - 1e-5)
 
 
-@pytest.mark.parametrize('schema, before', [
-  (dpftrl.MinSep(256, 32), 9.592494), (dpftrl.MinSep(300, 16, 2), 6.533078),
+@made.cases(
+  'schema, before',
+  (dpftrl.MinSep(256, 32), 9.592494),
+  (dpftrl.MinSep(300, 16, 2), 6.533078),
   pytest.param(dpftrl.FixedSeparation(320, 40), 9.604219, marks=pytest.mark.slow),
   pytest.param(dpftrl.MinSep(800, 25, 4), 11.923322, marks=pytest.mark.thorough),
   pytest.param(dpftrl.MinSep(512, 64), 10.086425, marks=pytest.mark.thorough),
-])  # fmt: skip
+)
 def test_the_search_ends_at_a_gap_and_loses_nothing(schema, before):
   """The losses before are of a search to the last digit, in twice to four times the steps."""
   problem = Problem(schema, 'max')

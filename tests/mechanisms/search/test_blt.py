@@ -15,6 +15,7 @@ from fl_dpftrl.mechanisms.search import blt_search
 from fl_dpftrl.mechanisms.search.search_problem import Problem
 from fl_dpftrl.participation.rules import loss_budgets
 from fl_dpftrl.planning import optimization
+from tests import made
 
 MAIN = dpftrl.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 optimized = functools.cache(
@@ -45,13 +46,14 @@ def test_reaches_what_is_known(n, b, k, num_buffers, objective, known):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('n, b, k, objective, num_buffers', [
+@made.cases(
+  'n, b, k, objective, num_buffers',
   (2052, 342, 6, 'max', 4),
   (2052, 342, 6, 'rms', 3),
   pytest.param(2000, 100, 10, 'max', 3, marks=THOROUGH),
   pytest.param(100_000, 1000, 10, 'max', 5, marks=THOROUGH),
   pytest.param(10**9, 10**6, 10, 'max', 7, marks=THOROUGH),
-])  # fmt: skip
+)
 def test_chooses_as_many_buffers_as_are_worth_it(n, b, k, objective, num_buffers):
   problem = Problem(dpftrl.MinSep(n, b, k), objective)
   strategy = optimized(problem)
@@ -116,10 +118,12 @@ def test_any_numbers_are_a_blt(numbers):
   assert np.isfinite(values).all() and np.isfinite(grads).all()
 
 
-@pytest.mark.parametrize('change, message', [
-  ({'problems': []}, 'schemas'), ({'num_buffers': -1}, 'num_buffers.*-1'),
+@made.cases(
+  'change, message',
+  ({'problems': []}, 'schemas'),
+  ({'num_buffers': -1}, 'num_buffers.*-1'),
   ({'num_buffers': 9}, 'num_buffers.*9'),
-])  # fmt: skip
+)
 def test_refuses_other_arguments(change, message):
   with pytest.raises(ValueError, match=message):
     blt_search.optimize_range(**{'problems': [Problem(MAIN)], **change})
@@ -145,14 +149,12 @@ def test_an_endless_square_and_its_gradient(min_sep, most):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@made.cases(
   'n, b, k, objective, known',
-  [
-    (200, 40, 5, 'max', 7.8607),
-    (200, 40, 5, 'rms', 6.5182),
-    (2052, 342, 6, 'max', 10.8130),
-    (2052, 342, 6, 'rms', 9.1774),
-  ],
+  (200, 40, 5, 'max', 7.8607),
+  (200, 40, 5, 'rms', 6.5182),
+  (2052, 342, 6, 'max', 10.8130),
+  (2052, 342, 6, 'rms', 9.1774),
 )
 def test_the_price_of_no_end_at_one_horizon(n, b, k, objective, known):
   budget = loss_budgets.LossBudget(max_participations=k, min_sep=b)
@@ -180,17 +182,15 @@ def test_several_horizons_cost_a_few_percent_each_decade():
   assert beyond.loss(alone) > 1.5 * beyond.loss(strategy)
 
 
-@pytest.mark.parametrize(
+@made.cases(
   'mechanism, change, message',
-  [
-    ('blt', {}, 'horizons must be two numbers'),
-    ('blt', {'horizons': (9,)}, 'horizons must be two numbers'),
-    ('blt', {'horizons': (0, 9)}, 'horizons must be two numbers'),
-    ('blt', {'horizons': (10, 9)}, 'must be the first and the last'),
-    ('blt', {'horizons': (9, 2**21)}, 'horizons must be two numbers'),
-    ('banded', {'horizons': (9, 10)}, 'is optimised for a last round only'),
-    ('blt', {'horizons': (9, 10), 'workload': workloads.Workload(0.0, 0.1)}, 'constant'),
-  ],
+  ('blt', {}, 'horizons must be two numbers'),
+  ('blt', {'horizons': (9,)}, 'horizons must be two numbers'),
+  ('blt', {'horizons': (0, 9)}, 'horizons must be two numbers'),
+  ('blt', {'horizons': (10, 9)}, 'must be the first and the last'),
+  ('blt', {'horizons': (9, 2**21)}, 'horizons must be two numbers'),
+  ('banded', {'horizons': (9, 10)}, 'is optimised for a last round only'),
+  ('blt', {'horizons': (9, 10), 'workload': workloads.Workload(0.0, 0.1)}, 'constant'),
 )
 def test_horizons_that_cannot_be(mechanism, change, message):
   with pytest.raises(ValueError, match=message):

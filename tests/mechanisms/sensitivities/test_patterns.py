@@ -108,9 +108,18 @@ def test_some_of_too_many_patterns_are_searched(monkeypatch):
   assert (values >= truth * (1 - 1e-9)).all() and kind == 'upper_bound'
 
 
-@pytest.mark.parametrize('pattern, message', [
-  ((0, 4), '0 to 3'), ((-1, 2), '0 to 3'), ((2, 2), 'twice'), ((0.5, 1.5), 'whole'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+  'pattern, message',
+  [((0, 4), '0 to 3'), ((-1, 2), '0 to 3'), ((2, 2), 'twice'), ((0.5, 1.5), 'whole')],
+)
 def test_pattern_sensitivity_refuses_impossible_patterns(pattern, message):
   with pytest.raises(ValueError, match=message):
     sensitivities.pattern_sensitivity(identity.Identity(), 4, [pattern])
+
+
+@hypothesis.given(drawn.schemas(cls=dpftrl.MinSep, most_rounds=7))
+def test_a_schema_allows_the_patterns_of_its_numbers(schema):
+  rounds = range(schema.num_rounds)
+  subsets = itertools.chain(*(itertools.combinations(rounds, n + 1) for n in rounds))
+  allowed = {pattern for pattern in subsets if schema.allows(np.array(pattern))}
+  assert allowed == set(oracle.patterns(schema))

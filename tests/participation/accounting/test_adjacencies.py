@@ -10,6 +10,7 @@ from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import banded, identity
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import adjacencies
+from tests import made
 
 SCHEMA = dpftrl.MinSep(num_rounds=4, min_sep=2)
 STRATEGY = banded.Banded([[1.0, 0.0], [1.0, 0.5], [2.0, 0.5], [1.0, 1.0]])
@@ -51,14 +52,15 @@ def test_a_lower_bound_stays_one():
   assert adjacencies.scaled(value, 'zero_out', 2) == (2.0, kind)
 
 
-@pytest.mark.parametrize('arguments, message', [
+@made.cases(
+  'arguments, message',
   ({'adjacency': 'add_or_remove'}, 'add_or_remove is refused.*cohorts'),
   ({'adjacency': 'add_remove'}, 'add_or_remove is refused.*cohorts'),
   ({'adjacency': 'other'}, "one of zero_out, replace_one, got 'other'"),
   ({'group_size': 0}, 'group_size.*0'),
   ({'group_size': 1.5}, 'group_size.*1.5'),
   ({'group_size': True}, 'group_size.*True'),
-])  # fmt: skip
+)
 def test_refuses(arguments, message):
   with pytest.raises(ValueError, match=message):
     accountant.account(identity.Identity(), SCHEMA, noise_multiplier=1.0, delta=1e-6, **arguments)

@@ -13,10 +13,10 @@ from fl_dpftrl.logs import participation_log
 from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import accountant, accounting
-from fl_dpftrl.participation.accounting import arithmetics, guarantees
+from fl_dpftrl.participation.accounting import arithmetics, gaussian, guarantees
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.run import budget
-from tests import every_family
+from tests import every_family, made
 from tests.noise import joint_law
 
 COVERED = arithmetics.Arithmetic.covered
@@ -91,10 +91,22 @@ def test_figures_grow_by_what_rounding_adds():
     accountant.calibrate(strategy, schema, delta=1e-8, epsilon=0.01, num_coordinates=2**53)
 
 
-@pytest.mark.parametrize('kinds, expected', [
-  (('covered', 'covered'), 'covered'), (('covered', 'lattice'), 'lattice'),
-  (('lattice', 'covered'), 'lattice'), (('covered', 'not covered'), 'not covered'),
-])  # fmt: skip
+def test_the_chance_of_a_far_normal_is_taken_from_delta():
+  """δ(ε) of the Gaussian and chance · (1 + e^ε) are within δ together, at the ε that is stated."""
+  terms, one = guarantees.Terms(1e-6), dpftrl.Identity().sensitivity(dpftrl.MinSep(1))
+  figures = dict(noise_multiplier=1.0, rounding=arithmetics.Rounding(chance=2e-9))
+  stated = guarantees.Guarantee.of(one, terms, **figures).epsilon()
+  remaining = 1e-6 - 2e-9 * (1.0 + math.exp(stated))
+  assert gaussian.epsilon(1.0, remaining) <= stated < 1.1 * gaussian.epsilon(1.0, 1e-6)
+
+
+@made.cases(
+  'kinds, expected',
+  (('covered', 'covered'), 'covered'),
+  (('covered', 'lattice'), 'lattice'),
+  (('lattice', 'covered'), 'lattice'),
+  (('covered', 'not covered'), 'not covered'),
+)
 def test_the_weakest_rounds_decide(kinds, expected):
   first, second = (
     COVERED(9 + i) if kind == 'covered' else arithmetics.Arithmetic(kind=kind)

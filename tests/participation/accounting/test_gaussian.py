@@ -12,6 +12,7 @@ from dp_accounting.pld import pld_privacy_accountant
 from hypothesis import strategies as st
 
 from fl_dpftrl.participation.accounting import gaussian
+from tests import made
 
 
 def overshoot(multiplier, delta):
@@ -75,11 +76,12 @@ def test_refuses_a_target_out_of_range(epsilon):
     gaussian.effective_noise_multiplier(epsilon, 1e-6)
 
 
-@pytest.mark.parametrize('arguments, words', [
+@made.cases(
+  'arguments, words',
   *(((value, 1e-6), f'effective.*{value}') for value in (0.0, -1.0, math.inf, math.nan)),
   *(((1.0, delta), f'delta.*{delta}') for delta in (0.0, 1.0, -1e-6, 2.0, math.nan)),
   *(((value, 1e-6), f'{value!r} is too little') for value in (1e-160, 1e-300)),
-])  # fmt: skip
+)
 def test_refuses_noise_and_delta_out_of_range(arguments, words):
   with pytest.raises(ValueError, match=words):
     gaussian.epsilon(*arguments)

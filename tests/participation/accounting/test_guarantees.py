@@ -16,6 +16,7 @@ from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.mechanisms.sensitivities import gram_search
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import gaussian, guarantees
+from tests import made
 
 ONCE = dpftrl.MinSep(num_rounds=3, max_participations=1)
 
@@ -84,11 +85,12 @@ def test_dp_accounting_composes_it_with_others():
   assert accountant.get_epsilon(0.5) == math.inf
 
 
-@pytest.mark.parametrize('arguments, words', [
+@made.cases(
+  'arguments, words',
   *(((value,), f'noise_multiplier.*{value}') for value in (0.0, -1.0, math.inf, math.nan)),
   *(((1.0, delta), 'delta') for delta in (0.0, 1.0, 2.0, math.nan, '1e-6', [], [1e-6, 1.0])),
   ((1e-160,), 'is too little noise'),
-])  # fmt: skip
+)
 def test_refuses_noise_and_delta_out_of_range(arguments, words):
   with pytest.raises(ValueError, match=words):
     account(*arguments)
@@ -128,12 +130,13 @@ def test_calibrated_noise_leaves_room_for_whole_numbers(epsilon, num_coordinates
     accountant.calibrate(*given, epsilon=700.0, **others)
 
 
-@pytest.mark.parametrize('changes, words', [
+@made.cases(
+  'changes, words',
   ({}, 'epsilon or rho'),
   ({'epsilon': 1.0, 'rho': 1.0}, 'epsilon or rho'),
   ({'epsilon': 1.0, 'delta': 0.0}, 'delta'),
   *(({n: v}, f'{n}.*{v}') for n in ('epsilon', 'rho') for v in (0.0, -1.0, math.inf, '4')),
-])  # fmt: skip
+)
 def test_refuses_a_target_out_of_range(changes, words):
   with pytest.raises(ValueError, match=words):
     accountant.calibrate(identity.Identity(), ONCE, **{'delta': 1e-6, **changes})

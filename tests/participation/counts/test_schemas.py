@@ -1,6 +1,7 @@
 """Schemas say what they mean, and refuse what means nothing."""
 
 import itertools
+import types
 
 import numpy as np
 import pytest
@@ -59,3 +60,12 @@ def test_the_schema_of_a_strategy_file_is_a_participation(tmp_path):
   claim = dpftrl.Claim(strategy=dpftrl.Identity(), noise_multiplier=1.0, participation=stored)
   assert type(claim.participation) is dpftrl.MinSep
   assert dpftrl.MinSep(12, 3) != dpftrl.FixedSeparation(12, 3) != stored
+
+
+@pytest.mark.parametrize(
+  'min_sep, most, is_kept', [(3, 2, True), (2, 2, False), (4, 3, False), (1, 1, True)]
+)
+def test_counts_alone_tell_that_a_schema_was_not_kept(min_sep, most, is_kept):
+  """Of counts in place of rows no device is known that broke it."""
+  counts = types.SimpleNamespace(min_sep=min_sep, max_participations=most)
+  assert (not dpftrl.MinSep(9, 3, 2).contradictions(counts, None, 0)) == is_kept

@@ -26,14 +26,17 @@ def best(c, patterns, chances, epsilon, *, absent=False, updates=UPDATES, nodes=
   """
   c, chances = np.asarray(c, float), np.asarray(chances, float)
   first = np.argmax(c != 0.0, axis=0)
-  own = [[(i, s) for i, rounds in enumerate(patterns) for s in rounds if first[s] == t]
-         for t in range(len(c))]  # fmt: skip
+  own = [
+    [(i, s) for i, rounds in enumerate(patterns) for s in rounds if first[s] == t]
+    for t in range(len(c))
+  ]
 
   def means(t, chosen):
     if fixed is not None:
       return fixed[t]
-    return np.array([sum(c[t, s] * chosen.get((i, s), 0.0) for s in rounds)
-                     for i, rounds in enumerate(patterns)])  # fmt: skip
+    return np.array(
+      [sum(c[t, s] * chosen.get((i, s), 0.0) for s in rounds) for i, rounds in enumerate(patterns)]
+    )
 
   def value(t, logs, chosen):
     most = None

@@ -11,6 +11,7 @@ from fl_dpftrl.mechanisms import sensitivities, workload_error
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import sampled_gaussian
 from fl_dpftrl.participation.rules import sampling
+from tests import made
 
 
 def draws(**kwargs):
@@ -81,12 +82,13 @@ class Understated(dpftrl.Banded):
     return sensitivities.Sensitivity(0.1, sensitivities.LOWER_BOUND)
 
 
-@pytest.mark.parametrize('strategy, noise, message', [
+@made.cases(
+  'strategy, noise, message',
   (Understated(np.ones((64, 1))), 1.0, 'exact column norms or an upper bound'),
   (dpftrl.BLT([0.9], [0.1]), 1.0, "banded strategy .*'blt'"),
   (dpftrl.Banded(np.ones((8, 1))), 1.0, 'num_rounds=64'),
   *((dpftrl.Identity(), x, f'noise_multiplier.*{x}') for x in (0.0, -1.0, math.inf, math.nan)),
-])  # fmt: skip
+)
 def test_refuses_strategies_and_noise(strategy, noise, message):
   with pytest.raises(ValueError, match=message):
     accountant.account(strategy, draws(), noise_multiplier=noise, delta=1e-6)

@@ -13,6 +13,7 @@ from scipy import optimize
 import fl_dpftrl as dpftrl
 from fl_dpftrl.participation import accountant, bins
 from fl_dpftrl.participation.accounting import bound, gaussian
+from tests import made
 from tests.participation.rules import adversaries
 
 HALVES = np.array([0.5, 0.5])
@@ -234,13 +235,14 @@ def test_what_a_guarantee_says():
     found.to_dp_event()
 
 
-@pytest.mark.parametrize('change, words', [
+@made.cases(
+  'change, words',
   ({'adjacency': 'replace_one'}, 'no bound is known'),
   ({'adjacency': 'add_or_remove'}, 'no bound is known'),
   ({'group_size': 2}, 'bounds no group'),
   ({'num_coordinates': 10}, 'rounding of whole numbers'),
   ({'noise_multiplier': 0.0}, 'noise_multiplier must be positive'),
-])  # fmt: skip
+)
 def test_a_wrong_way_is_refused(change, words):
   options = {'noise_multiplier': 4.0, 'delta': 1e-6, **change}
   with pytest.raises(ValueError, match=words):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.participation.rules import sampling
-from tests import drawn
+from tests import drawn, made
 
 SIZES = dict(num_rounds=240, num_examples=2003, batch_size=50, num_parts=4)
 EVERY = sorted(sampling.BATCHES)
@@ -63,7 +63,8 @@ def test_kinds_are_told_apart(true, said):
 
 
 @pytest.mark.parametrize('name', ['shuffled', 'shuffled_once'])
-@pytest.mark.parametrize('change', [
+@made.cases(
+  'change',
   dict(num_examples=20_030),
   dict(num_examples=1203),
   dict(num_parts=2),
@@ -72,7 +73,7 @@ def test_kinds_are_told_apart(true, said):
   dict(num_parts=3),
   dict(batch_size=40),
   dict(batch_size=60),
-])  # fmt: skip
+)
 def test_shuffles_of_other_figures_that_are_believed_keep_to_their_schema(name, change):
   rounds = drawn.batches(sampling.BATCHES[name](**SIZES))
   other = sampling.BATCHES[name](**{**SIZES, **change})
@@ -82,13 +83,14 @@ def test_shuffles_of_other_figures_that_are_believed_keep_to_their_schema(name, 
     assert seen.max_participations <= other.schema.participations
 
 
-@pytest.mark.parametrize('change, words', [
+@made.cases(
+  'change, words',
   (dict(num_examples=1203), 'its ids are 0 to'),
   (dict(num_parts=8), 'no multiple of num_parts=8'),
   (dict(num_parts=3), 'no multiple of num_parts=3'),
   (dict(batch_size=40), 'do not have batch_size=40'),
   (dict(batch_size=60), 'do not have batch_size=60'),
-])  # fmt: skip
+)
 @pytest.mark.parametrize('name', ['poisson', 'fixed_size'])
 def test_samples_of_other_figures_are_not_believed(name, change, words):
   rounds = drawn.batches(sampling.BATCHES[name](**SIZES))
@@ -130,11 +132,12 @@ def test_a_round_of_another_size():
   assert contradictions(missing, scheme) == ('1 rounds have no examples, the first of them round 7')
 
 
-@pytest.mark.parametrize('name, words', [
+@made.cases(
+  'name, words',
   ('poisson', ''),
   ('fixed_size', '240 rounds have no examples'),
   ('shuffled', '240 rounds have no examples'),
-])  # fmt: skip
+)
 def test_a_run_of_nobody(name, words):
   found = contradictions([[]] * 240, sampling.BATCHES[name](**SIZES))
   assert words in found and bool(found) == bool(words)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import types
 
 import numpy as np
 import pyarrow as pa
@@ -273,3 +274,13 @@ def test_a_table_has_the_first_round_with_which_it_was_opened(tmp_path):
   assert unit_tables.opened(path, 1).from_rounds.tolist() == [0]
   with pytest.raises(ValueError, match='give files'):
     unit_tables.opened(unit_tables.opened(path), 1)
+
+
+def test_rows_beyond_the_most_of_a_unit_are_wrong():
+  """Of two units: three rows in round 0, where two may be; and a round that is too soon."""
+  rule = dpftrl.PerUnit(dpftrl.MinSep(9, 2, 3), max_rows=2)
+  rounds, starts = np.array([0, 0, 0, 2, 2, 4, 1, 1, 2]), np.repeat([0, 6], [6, 3])
+  assert np.flatnonzero(rule.wrong(BLT, rounds, starts)).tolist() == [2, 8]
+  for most, is_kept in ((2, True), (3, False)):
+    counts = types.SimpleNamespace(min_sep=2, max_participations=3, max_rows=most)
+    assert (not rule.contradictions(counts, None, 0)) == is_kept

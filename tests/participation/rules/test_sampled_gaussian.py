@@ -12,6 +12,7 @@ from scipy import optimize, stats
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import adjacencies, gaussian, sampled_gaussian
 from fl_dpftrl.participation.rules import sampling
+from tests import made
 
 STEP = 0.02
 
@@ -117,12 +118,13 @@ def test_replaced_examples_are_between_poisson_and_renyi(multiplier, batch, coun
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('multiplier, probability, count, pair', [
+@made.cases(
+  'multiplier, probability, count, pair',
   (3.0, 0.01, 20_000, 'one'),
   (2.0, 0.5, 100, 'one'),
   (3.0, 0.01, 10_000, 'replaced'),
   (3.0, 0.01, 10_000, 'opposite'),
-])  # fmt: skip
+)
 def test_small_deltas_are_not_lost_to_rounding(multiplier, probability, count, pair):
   """ε is concave in ln 1/δ, as of any Gaussian: noise in δ would break it."""
   chances = {'probability': probability, 'count': count, 'pair': pair}
@@ -135,13 +137,14 @@ def test_small_deltas_are_not_lost_to_rounding(multiplier, probability, count, p
 
 @pytest.mark.slow
 @pytest.mark.parametrize('epsilon', [0.05, 1.0, 12.0])
-@pytest.mark.parametrize('probability, count, pair', [
+@made.cases(
+  'probability, count, pair',
   (0.05, 200, 'one'),
   (0.9, 3, 'one'),
   (1.0, 7, 'one'),
   (0.05, 200, 'replaced'),
   (0.05, 200, 'opposite'),
-])  # fmt: skip
+)
 def test_multiplier_meets_epsilon_and_no_more(epsilon, probability, count, pair):
   chances = {'probability': probability, 'count': count, 'pair': pair}
   least = sampled_gaussian.effective_noise_multiplier(epsilon, 1e-6, **chances)
@@ -149,7 +152,8 @@ def test_multiplier_meets_epsilon_and_no_more(epsilon, probability, count, pair)
   assert sampled_gaussian.epsilon(least * (1.0 - 2e-5), 1e-6, **chances) > epsilon
 
 
-@pytest.mark.parametrize('arguments, message', [
+@made.cases(
+  'arguments, message',
   ({'multiplier': 0.0}, 'multiplier'),
   ({'multiplier': math.inf}, 'multiplier'),
   ({'delta': 0.0}, 'delta'),
@@ -159,7 +163,7 @@ def test_multiplier_meets_epsilon_and_no_more(epsilon, probability, count, pair)
   ({'probability': math.nan}, 'probability'),
   ({'count': 0}, 'count'),
   ({'delta': 1e-12, 'count': 10_000}, 'delta=1e-12 is too small.*1e-11'),
-])  # fmt: skip
+)
 def test_refuses(arguments, message):
   arguments = {'multiplier': 1.0, 'delta': 1e-6, 'probability': 0.1, 'count': 10, **arguments}
   with pytest.raises(ValueError, match=message):

@@ -12,7 +12,7 @@ from fl_dpftrl.mechanisms.families import banded, identity
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import adjacencies, sampled_gaussian
 from fl_dpftrl.participation.rules import sampling
-from tests import oracle
+from tests import made, oracle
 
 
 def run_of(draws, seed):
@@ -72,7 +72,8 @@ fixed = functools.partial(of_kind, sampling.CyclicFixedSize)
 shuffled = functools.partial(of_kind, sampling.Shuffled)
 
 
-@pytest.mark.parametrize('make, arguments, message', [
+@made.cases(
+  'make, arguments, message',
   (poisson, {'num_parts': 21}, 'batch_size=50 is more than the 47 .*at most 20 parts'),
   (poisson, {'num_parts': 2000}, 'the 0 examples.*at most 20 parts'),
   (poisson, {'batch_size': 1001}, 'more than the 1000'),
@@ -83,7 +84,7 @@ shuffled = functools.partial(of_kind, sampling.Shuffled)
   (poisson, {'num_parts': True}, 'num_parts'),
   (fixed, {'batch_size': 2.5}, 'batch_size.*2.5'),
   (shuffled, {'num_examples': 9, 'batch_size': 5, 'num_parts': 2}, 'batch_size=5 is more than'),
-])  # fmt: skip
+)
 def test_refuses_sampling_that_cannot_be(make, arguments, message):
   with pytest.raises(ValueError, match=message):
     make(**arguments)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fl_dpftrl.participation import cyclic
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning.simulation import partition
-from tests import drawn
+from tests import drawn, made
 
 EVERY = sorted(sampling.BATCHES)
 
@@ -105,12 +105,12 @@ def test_shuffles_are_uniform():
 SCHEME = sampling.Shuffled(num_rounds=3, num_examples=9, batch_size=2)
 
 
-@pytest.mark.parametrize('change, message', [
+@made.cases(
+  'change, message',
   (dict(scheme='poisson'), "scheme must be one of poisson.*got 'poisson'"),
-  (dict(scheme=cyclic.Cyclic(num_rounds=3, num_examples=9, batch_size=2)),
-   'scheme must be one of'),
+  (dict(scheme=cyclic.Cyclic(num_rounds=3, num_examples=9, batch_size=2)), 'scheme must be one of'),
   (dict(seed=-1), 'seed .*-1'),
-])  # fmt: skip
+)
 def test_refuses(change, message):
   with pytest.raises(ValueError, match=message):
     partition.rounds(**{'scheme': SCHEME, 'seed': 0, **change})

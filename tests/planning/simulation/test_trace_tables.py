@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fl_dpftrl.planning.simulation import trace_tables
 from fl_dpftrl.support import machine
+from tests import made
 
 MONDAY = 1767571200
 """2026-01-05 00:00 UTC."""
@@ -120,7 +121,8 @@ def test_a_table_of_times(zone, tmp_path):
 EARLY, LATE = at('2026-01-05T01:00'), at('2026-01-05T02:00')
 
 
-@pytest.mark.parametrize('columns, words', [
+@made.cases(
+  'columns, words',
   (dict(device=[1], start=EARLY), 'must be a Parquet table'),
   (dict(device=[1], start=[3], end=[4]), 'must be a Parquet table'),
   (dict(device=[None], start=EARLY, end=LATE), 'device is missing in a row'),
@@ -128,7 +130,7 @@ EARLY, LATE = at('2026-01-05T01:00'), at('2026-01-05T02:00')
   (dict(device=[1], start=LATE, end=EARLY), 'end must be after start in every row'),
   (dict(device=[1], start=at('1990-01-01'), end=LATE), 'more than 3650'),
   (dict(device=[1][:0], start=EARLY[:0], end=LATE[:0]), 'no time at which a device'),
-])  # fmt: skip
+)
 def test_other_tables_are_refused(columns, words, tmp_path):
   path = write(tmp_path / 'a.parquet', **columns)
   with pytest.raises(ValueError, match=words) as error:

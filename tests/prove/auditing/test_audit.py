@@ -10,6 +10,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms.families import banded_toeplitz, blt, identity, lambda_cgd, tree_online
 from fl_dpftrl.prove import auditing
 from fl_dpftrl.prove.auditing import low_bits, subjects
+from tests import made
 from tests.prove.auditing import changed
 from tests.prove.auditing.changed import DRAWS, MULTIPLIER, failed
 
@@ -196,14 +197,15 @@ def test_audits_repeat_with_a_seed_and_have_one_json_form():
   assert fresh.checks != again.checks
 
 
-@pytest.mark.parametrize('options, words', [
+@made.cases(
+  'options, words',
   ({'num_draws': 10}, 'num_draws must be at least 1000'),
   ({'executor': 'worker'}, 'executor must be one of'),
   ({'clip_norm': 0.0}, 'clip_norm must be positive'),
   ({'noise_multiplier': 0.0}, 'noise_multiplier must be positive'),
   ({'seed': 1.5}, 'seed must be a whole number'),
   ({'schema': dpftrl.MinSep(num_rounds=513)}, 'num_rounds=513 is beyond the 512'),
-])  # fmt: skip
+)
 def test_bad_arguments_are_refused(options, words):
   plain = {'schema': SCHEMA, 'noise_multiplier': 1.0, 'delta': 1e-6, 'executor': 'engine'}
   with pytest.raises(ValueError, match=words):

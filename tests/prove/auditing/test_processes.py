@@ -10,6 +10,7 @@ from fl_dpftrl.mechanisms.families import banded_toeplitz, identity, tree_online
 from fl_dpftrl.prove import auditing
 from fl_dpftrl.tff import audited_processes
 from fl_dpftrl.tff.aggregators import factories, update_bounds
+from tests import made
 
 pytestmark = pytest.mark.tff
 
@@ -138,24 +139,30 @@ def test_tree_aggregation_of_tff_has_the_noise_of_a_tree():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('made, check', [
-  (lambda: correlated(OfEachTensor), 'clipping'), (lambda: Table(mean=True), 'small_updates'),
+@made.cases(
+  'made, check',
+  (lambda: correlated(OfEachTensor), 'clipping'),
+  (lambda: Table(mean=True), 'small_updates'),
   (lambda: Table(silent=[1]).create(SMALL), 'coordinates_noised'),
-], ids=['clipping of each tensor', 'a mean', 'a small tensor without noise'])  # fmt: skip
+  ids=['clipping of each tensor', 'a mean', 'a small tensor without noise'],
+)
 def test_broken_aggregators_are_caught(made, check):
   found = audit(made())
   assert check in failed(found)
   assert not found.passed
 
 
-@pytest.mark.parametrize('aggregator, words', [
+@made.cases(
+  'aggregator, words',
   (tff.aggregators.MeanFactory(), 'factory without weights, got MeanFactory'),
   (tff.aggregators.SumFactory, 'factory without weights, got '),
   (tff.aggregators.SumFactory().create(tff.to_type(np.float32)), 'at least 16 coordinates, got 1'),
   (tff.aggregators.SumFactory().create(tff.to_type((np.int32, [99]))), 'must take float32'),
-  (tff.aggregators.MeanFactory().create(tff.to_type((np.float32, [99])), tff.to_type(np.float32)),
-   'without weights'),
-])  # fmt: skip
+  (
+    tff.aggregators.MeanFactory().create(tff.to_type((np.float32, [99])), tff.to_type(np.float32)),
+    'without weights',
+  ),
+)
 def test_other_aggregators_are_refused(aggregator, words):
   with pytest.raises(ValueError, match=words):
     audit(aggregator)

@@ -22,6 +22,7 @@ import sqlglot
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import id_columns, refusals
 from fl_dpftrl.prove.replaying import counted, replays, sql_statement
+from tests import made
 from tests.commands import lines
 
 BLT, N = dpftrl.BLT([0.99, 0.7], [0.1, 0.3]), 40
@@ -173,7 +174,8 @@ def opened(rows, path, strategy=BLT, num_rounds=N):
   )
 
 
-@pytest.mark.parametrize('change, message', [
+@made.cases(
+  'change, message',
   (dict(round=None), 'num is missing in a row: a round is missing, or no device took part'),
   (dict(device_id=None), '1 rows have no device_id'),
   (dict(round=-1), 'cohort of -1, which must be 0 to 39'),
@@ -182,7 +184,7 @@ def opened(rows, path, strategy=BLT, num_rounds=N):
   (dict(device_id='of the next row'), 'a device is twice in a round'),
   (dict(gram=sql_statement.gram(BLT, N).slice(1)), 'gram was not loaded as it was written'),
   (dict(gram=sql_statement.gram(dpftrl.TreeOnline(), N)), 'gram was not loaded as it was written'),
-])  # fmt: skip
+)
 def test_a_faulty_table_is_refused(change, message, counted_by):
   rounds, ids = draw(0, True)
   if 'round' in change:
@@ -254,7 +256,8 @@ def times(kind, add=1, column='amount'):
   return change
 
 
-@pytest.mark.parametrize('change, message', [
+@made.cases(
+  'change, message',
   *((without(kind), '.') for kind in ALWAYS),
   *((times(kind), '.') for kind in ALWAYS if kind not in ('exposed', 'gram')),
   *((times(kind, -1), '.') for kind in ALWAYS if kind not in ('exposed', 'gram')),
@@ -263,7 +266,7 @@ def times(kind, add=1, column='amount'):
   (lambda rows: [{**row, 'kind': 'others'} for row in rows], "unknown kind, 'others'"),
   (times('exposed', 10**6, 'num'), 'beyond the 40 of the run'),
   (times('gram', 1 << 20), 'gram was not loaded as it was written'),
-])  # fmt: skip
+)
 def test_counts_that_do_not_fit_are_refused(change, message, tmp_path):
   with pytest.raises(refusals.LogError, match=message):
     opened(change(rows_of()), tmp_path / 'result.parquet')
@@ -329,10 +332,9 @@ def test_commands_from_a_table_to_a_statement(tmp_path, suffix):
     assert done.stderr.splitlines()[-1].endswith('the declared schema was not kept')
     assert told[-1]['log'][0]['name'] == path.name and told[-1]['from_counts']
     said = ' '.join(told[-1]['assumptions'])
-    for words in ('counts were given in place of the rows', 'text of `fl-dpftrl sql` as it was',
-                  'on all rows of a table that did not change', 'device ids byte by byte',
-                  'zeros before a number) or rounded to a float'):  # fmt: skip
-      assert words in said
+    assert 'counts were given in place of the rows' in said and 'device ids byte by byte' in said
+    assert 'text of `fl-dpftrl sql` as it was written, run on all rows of a table that did' in said
+    assert 'zeros before a number) or rounded to a float' in said
     assert '--from_counts=COUNTS' in public.read_text()
   assert told[0].pop('violations')['num_devices'] > 0
   first, *others = ({k: v for k, v in one.items() if k not in OF_A_LOG} for one in told)
@@ -340,7 +342,8 @@ def test_commands_from_a_table_to_a_statement(tmp_path, suffix):
   assert os.stat(counts).st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize('words, message', [
+@made.cases(
+  'words, message',
   ('--from_counts=r.csv --log=l.csv', '--log does not go with --from_counts'),
   ('--from_counts=r.csv --units=u.csv', '--units does not go with --from_counts'),
   ('--from_counts=r.csv --sampling=poisson', '--sampling does not go with --from_counts'),
@@ -349,7 +352,7 @@ def test_commands_from_a_table_to_a_statement(tmp_path, suffix):
   ('--from_counts=r.csv --num_rounds=4', 'r.csv: cannot be read'),
   ('--from_counts=r.txt --num_rounds=4', 'must end in .parquet or .csv'),
   ('--from_counts=r.csv --num_rounds=4 --evidence=e', 'counts were given in its place'),
-])  # fmt: skip
+)
 def test_what_does_not_go_with_counts_is_one_line(words, message, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   if 'evidence' in words:

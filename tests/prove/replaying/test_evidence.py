@@ -14,7 +14,7 @@ from fl_dpftrl.logs import log_tables as log_schema
 from fl_dpftrl.logs import participation_log
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.prove.replaying import evidence, opened_runs
-from tests import every_family
+from tests import every_family, made
 from tests.commands import lines
 
 STRATEGY = dpftrl.BLT([0.9, 0.5], [0.3, 0.2])
@@ -293,7 +293,8 @@ def test_evidence_of_families_holds_what_follows(name, tmp_path):
   assert wrong(path.parent)['statement'] == "'strategy.json.note' is unknown"
 
 
-@pytest.mark.parametrize('name, content, told', [
+@made.cases(
+  'name, content, told',
   ('SHA256SUMS', f'{"0" * 64}  ../log-1.parquet\n', 'is no digest and name'),
   ('SHA256SUMS', f'{"1" * 64}  claim.json\n' * 2, "line 2: '1111"),
   ('SHA256SUMS', 'x' * 10**6, 'is no digest and name'),
@@ -304,7 +305,8 @@ def test_evidence_of_families_holds_what_follows(name, tmp_path):
   ('claim.json', '{"noise_multiplier": 1e999}', ''),
   ('log-1.parquet', 'PAR1', ''),
   ('strategy.json', '{}', 'strategy file'),
-], ids=lambda text: text[:20])  # fmt: skip
+  ids=lambda text: text[:20],
+)
 def test_hostile_files_are_found_in_one_line(folder, name, content, told):
   (folder / name).write_text(content)
   done = lines.run(['verify', folder])

@@ -19,6 +19,7 @@ from fl_dpftrl.mechanisms.families import tree_online as tree
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.prove.replaying import device_tallies, observed_losses, opened_runs, replays
+from tests import made
 from tests.prove.replaying.in_memory import log_of
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
@@ -175,12 +176,13 @@ def test_a_run_under_way_is_read_from_its_folder(folder):
       read()
 
 
-@pytest.mark.parametrize('name, content, message', [
+@made.cases(
+  'name, content, message',
   ('claim.json', None, 'claim.json is missing, and the log does not state its claim'),
   ('claim.json', '{}', 'claim.json: a claim must have'),
   ('strategy.json', None, 'strategy'),
   ('participation.csv', None, 'must hold one log'),
-])  # fmt: skip
+)
 def test_refuses_a_folder_that_is_no_run(folder, name, content, message):
   (folder / name).unlink() if content is None else (folder / name).write_text(content)
   with pytest.raises(ValueError, match=message) as raised:
@@ -198,12 +200,14 @@ def test_a_lower_bound_is_no_guarantee_for_a_group_either(monkeypatch, group_siz
     replays.replay(run, delta=1e-6, group_size=group_size)
 
 
-@pytest.mark.parametrize('flags, wanted', [
-  ([], 'give num_rounds'), (['--num_rounds=7'], None),
+@made.cases(
+  'flags, wanted',
+  ([], 'give num_rounds'),
+  (['--num_rounds=7'], None),
   (['--num_rounds=6', '--first_round=0'], None),
   (['--num_rounds=7', '--columns=round=device_id,device_id=round'], 'round must be a whole number'),
   (['--strategy=identity'], '--strategy does not go with'),
-])  # fmt: skip
+)
 def test_a_folder_takes_what_its_csv_log_does_not_say(folder, capsys, flags, wanted):
   with contextlib.suppress(SystemExit):
     main.main(['replay', str(folder), *flags, '--delta=1e-6', '--json'])

@@ -42,10 +42,8 @@ def write_log(path, rows=tuple(ROWS), metadata=None):
 def published(path, tmp_path, *flags):
   """The public page and the statement in it."""
   page = tmp_path / 'public.html'
-  arguments = [
-    'replay', f'--log={path}', '--strategy=identity', '--noise_multiplier=3', '--delta=1e-6',
-    f'--public_report={page}', '--json', *flags,
-  ]  # fmt: skip
+  run = [f'--log={path}', '--strategy=identity', '--noise_multiplier=3', '--delta=1e-6']
+  arguments = ['replay', *run, f'--public_report={page}', '--json', *flags]
   try:
     main.main(arguments)
   except SystemExit as end:  # Some of the guarantees are void.
@@ -160,10 +158,8 @@ def repeated(text, path, capsys, columns=''):
 def test_the_published_command_gives_the_published_figures(folder, tmp_path, capsys):
   path = folder / 'log.parquet'
   write_log(path)
-  text, statement = published(
-    path, tmp_path, '--declared_num_rounds=20', '--declared_min_sep=4', '--delta=1e-8',
-    '--adjacency=replace_one',
-  )  # fmt: skip
+  flags = ['--declared_num_rounds=20', '--declared_min_sep=4', '--delta=1e-8']
+  text, statement = published(path, tmp_path, *flags, '--adjacency=replace_one')
   _, result = repeated(text, path, capsys)
   for part in ('worst_case', 'declared'):
     assert result[part] == statement[part]

@@ -11,6 +11,7 @@ from fl_dpftrl.mechanisms.families import banded, blt, identity
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.prove.replaying import opened_runs, replays
+from tests import made
 from tests.prove.replaying.in_memory import log_of
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
@@ -95,11 +96,12 @@ def test_a_declared_separation_that_nothing_tested_holds():
     replayed(once, BLT, **ARGUMENTS, declared=dpftrl.MinSep(num_rounds=2))
 
 
-@pytest.mark.parametrize('declared, message', [
+@made.cases(
+  'declared, message',
   (dpftrl.MinSep(num_rounds=11), 'declared_num_rounds=11 must be at least the 12 rounds of'),
   (dpftrl.MinSep(num_rounds=14), 'declared_num_rounds=14: num_rounds=14 is beyond the 13'),
   (dpftrl.FixedSeparation(num_rounds=12), 'FixedSeparation'),
-])  # fmt: skip
+)
 def test_declared_is_a_min_sep_of_rounds_that_the_run_could_have(declared, message):
   with pytest.raises(ValueError, match=message):
     replayed(LOG, ones(13), **ARGUMENTS, declared=declared)
@@ -130,7 +132,8 @@ def test_declared_is_given_for_each_run_or_for_none():
     replays.replay([run, other], delta=1e-6)
 
 
-@pytest.mark.parametrize('change, message', [
+@made.cases(
+  'change, message',
   (dict(adjacency='add_or_remove'), 'add_or_remove is refused'),
   (dict(adjacency='other'), "one of zero_out, replace_one, got 'other'"),
   (dict(group_size=0), 'group_size'),
@@ -142,7 +145,7 @@ def test_declared_is_given_for_each_run_or_for_none():
   (dict(noise_multiplier=-1.0), 'noise_multiplier'),
   (dict(noise_multiplier=math.nan), 'noise_multiplier'),
   (dict(strategy=ones(11)), '^log: num_rounds=12 is beyond the 11'),
-])  # fmt: skip
+)
 def test_refuses(change, message):
   with pytest.raises(ValueError, match=message) as raised:
     replayed(LOG, **{'strategy': BLT, **ARGUMENTS, **change})

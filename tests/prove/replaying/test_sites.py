@@ -9,6 +9,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.prove.reports import privacy, settings
+from tests import made
 from tests.commands import lines
 
 BLT = dpftrl.BLT([0.7], [0.5])
@@ -18,16 +19,14 @@ DELTA = 1e-6
 def site(folder, ids, noise_multiplier, seed, num_rounds=10):
   """Trains a site over its patients, and returns its folder."""
   generator = np.random.default_rng(seed)
-  schema = dpftrl.MinSep(num_rounds, 2, 3)
-  with dpftrl.PrivateAggregator(
-    BLT, template=np.zeros(2, np.float32), noise_multiplier=noise_multiplier, clip_norm=1.0,
-    report_goal=1, folder=folder, participation=schema,
-  ) as aggregator:  # fmt: skip
+  options = dict(noise_multiplier=noise_multiplier, report_goal=1)
+  options['participation'] = dpftrl.MinSep(num_rounds, 2, 3)
+  with made.aggregator(folder, BLT, **options) as aggregator:
     for _ in range(num_rounds):
       admitted = aggregator.admissible(generator.permutation(ids)[:3])
       if len(admitted):
         with aggregator.round(admitted) as round_:
-          round_.add(np.ones(2, np.float32))
+          round_.add(np.ones(3))
   return folder
 
 
@@ -159,13 +158,11 @@ def test_each_site_may_have_a_table_of_units_of_its_own(tmp_path):
     table = tmp_path / f'{folder.name}.csv'
     table.write_text('device_id,unit_id,from_round\n0,ann,0\n1,ann,0\n2,bob,0\n')
     schema = dpftrl.PerUnit(dpftrl.MinSep(10, 2, 3), max_rows=2, name='patient')
-    with dpftrl.PrivateAggregator(
-      BLT, template=np.zeros(2, np.float32), noise_multiplier=4.0, clip_norm=1.0,
-      report_goal=1, folder=folder, participation=schema, units=table,
-    ) as aggregator:  # fmt: skip
+    options = dict(report_goal=1, participation=schema, units=table)
+    with made.aggregator(folder, BLT, **options) as aggregator:
       for ids in (['0', '1'], ['2']):
         with aggregator.round(ids) as round_:
-          round_.add(np.ones(2, np.float32))
+          round_.add(np.ones(3))
     flags.append(f'--units={table}')
     with table.open('a') as file:  # Tables of sites differ.
       file.write(f'{len(folder.name) + 9},cid,2\n')
@@ -185,10 +182,8 @@ def test_each_site_may_have_a_table_of_units_of_its_own(tmp_path):
 def summed_noise(folder, cohort, seed):
   """Returns the noise in the sums of the means that a site released, shape [rounds, size]."""
   means, updates = [], np.zeros((cohort, 4000), np.float32)
-  with dpftrl.PrivateAggregator(
-    BLT, template=updates[0], noise_multiplier=2.0, clip_norm=1.0, report_goal=cohort,
-    folder=folder, noise_seed=seed,
-  ) as aggregator:  # fmt: skip
+  options = dict(template=updates[0], report_goal=cohort, noise_seed=seed)
+  with made.aggregator(folder, BLT, **options) as aggregator:
     for _ in range(6):
       with aggregator.round(range(cohort)) as round_:
         round_.add_batch(updates)

@@ -53,10 +53,10 @@ def test_an_older_log_is_refused_by_what_else_its_folder_shows(tmp_path):
   assert num_rounds(run) == 3
 
 
-@pytest.mark.parametrize('name, content', [
-  ('checkpoints/round-000000004.npz', ''),
-  ('metrics.csv', 'round,loss\n2,0.5\n3,0.5\n'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+  'name, content',
+  [('checkpoints/round-000000004.npz', ''), ('metrics.csv', 'round,loss\n2,0.5\n3,0.5\n')],
+)
 def test_files_of_training_are_compared(tmp_path, name, content):
   run_of(tmp_path, 3)
   path = tmp_path / name

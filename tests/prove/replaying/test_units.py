@@ -11,7 +11,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import refusals, unit_tables
 from fl_dpftrl.prove.reports import privacy, settings
 from fl_dpftrl.run import guards
-from tests import oracle
+from tests import made, oracle
 from tests.commands import lines
 
 BLT = dpftrl.BLT([0.7], [0.5])
@@ -173,13 +173,9 @@ def test_people_in_several_spellings_are_refused_or_counted(tmp_path):
 
 def test_an_aggregator_of_people_states_and_reports_them(tmp_path):
   owners = write(tmp_path / 'owners.csv', [(f'd{i}', f'p{i // 2}', 0) for i in range(4)])
-  with dpftrl.PrivateAggregator(
-    BLT, template=np.zeros(2), clip_norm=1.0, report_goal=2, folder=tmp_path / 'run',
-    noise_multiplier=4.0, participation=RULE, delta=DELTA, units=owners,
-  ) as aggregator:  # fmt: skip
-    with aggregator.round(['d0', 'd1']) as round_:
-      round_.add(np.ones(2))
-      round_.add(np.ones(2))
+  options = dict(participation=RULE, delta=DELTA, units=owners)
+  with made.aggregator(tmp_path / 'run', BLT, **options) as aggregator:
+    made.release(aggregator, ['d0', 'd1'])
     statement = aggregator.statement()
     aggregator.report(tmp_path / 'report.html')
   assert statement.unit == 'person' and statement.observed.sensitivity == pytest.approx(2.0)

@@ -15,7 +15,7 @@ from fl_dpftrl.mechanisms.files import documents
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.prove.reports import privacy
 from fl_dpftrl.support.text import roundings
-from tests import pages
+from tests import made, pages
 from tests.prove.replaying.in_memory import log_of
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
@@ -174,7 +174,8 @@ def test_stands_alone(plain):
   assert plain.tags.count('script') == 1 and plain.tags.count('svg') == 4
 
 
-@pytest.mark.parametrize('words', [
+@made.cases(
+  'words',
   'is taken as trusted to do so',
   'Unit of privacy',
   'Adjacency',
@@ -187,7 +188,7 @@ def test_stands_alone(plain):
   documents.strategy_digest(BLT),
   "device 'a' in rounds 0 and 4",
   'whether a device sent updates of its own or zeros',
-])  # fmt: skip
+)
 def test_says(plain, words):
   assert words in plain.text
   assert 'two data sets' not in plain.text and 'violated' not in plain.text
@@ -259,10 +260,8 @@ def test_a_log_of_another_system_says_nothing_of_this_package(tmp_path):
 def test_a_page_numbers_rounds_as_the_log_does(tmp_path):
   path = tmp_path / 'other.csv'
   path.write_text('round,device_id\n1,a\n4,b\n6,a\n11,b\n')
-  run = opened_runs.open_run(
-    path, 'tree_online', noise_multiplier=3.0, first_round=1, declared_num_rounds=20,
-    declared_min_sep=6
-  )  # fmt: skip
+  declared = dict(declared_num_rounds=20, declared_min_sep=6)
+  run = opened_runs.open_run(path, 'tree_online', noise_multiplier=3.0, first_round=1, **declared)
   words = report(replays.replay(run, delta=1e-6)).text
   assert "device 'a' in rounds 1 and 6" in words
   assert 'in 1 rounds, the first of them 6.' in words

@@ -16,26 +16,21 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.run.observers import apart, trackers
+from tests import made
 
 ROOT = pathlib.Path(__file__).parents[3]
 SCHEMA = dpftrl.MinSep(num_rounds=6, min_sep=2)
-STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+STRATEGY = made.BLT
 IDS = ['secret-ann', 'secret-bob']
 
 
 def aggregator(folder, *observers, strategy=STRATEGY, **changes):
-  options = dict(
-    template=np.zeros(3), noise_multiplier=3.0, clip_norm=1.0, report_goal=2, folder=folder,
-    participation=SCHEMA, delta=1e-6, max_epsilon=9.0, observers=observers,
-  )  # fmt: skip
-  return dpftrl.PrivateAggregator(strategy, **options | changes)
+  options = dict(noise_multiplier=3.0, participation=SCHEMA, delta=1e-6, max_epsilon=9.0)
+  return made.aggregator(folder, strategy, observers=observers, **options | changes)
 
 
 def release(run, device_ids=IDS):
-  with run.round(device_ids) as round_:
-    for _ in device_ids:
-      round_.add(np.ones(3))
-  return round_
+  return made.release(run, device_ids)
 
 
 def events(path):
@@ -55,6 +50,9 @@ class Recording(dpftrl.observers.Observer):
   def end(self, run, round_index=None, error=None):
     self.calls.append(('end', round_index, type(error)))
 
+  def of(self, kind):
+    return [call[1:] for call in self.calls if call[0] == kind]
+
 
 def test_each_round_of_an_aggregator_is_begun_and_then_released_or_ended(tmp_path):
   seen = Recording()
@@ -71,13 +69,13 @@ def test_each_round_of_an_aggregator_is_begun_and_then_released_or_ended(tmp_pat
       with round_:
         round_.add_batch(np.ones((2, 3)))
     run.round(['cid', 'dan']).begin()
-  assert seen.calls == [
-    ('begin', None), ('begin', 0), ('released', 0, ['clip_norm', 'loss']),
-    ('end', 1, ValueError),
-    ('begin', 1), ('end', 1, RuntimeError), ('begin', 2), ('end', 2, ValueError),
-    ('begin', 3), ('end', 3, type(None)), ('begin', 4), ('released', 4, ['clip_norm', 'loss']),
-    ('begin', 5), ('end', 5, type(None)), ('end', None, type(None)),
-  ]  # fmt: skip
+  begun, released = seen.of('begin'), seen.of('released')
+  assert begun == [(t,) for t in (None, *range(6))]
+  assert released == [(t, ['clip_norm', 'loss']) for t in (0, 4)]
+  ends = [(1, ValueError), (1, RuntimeError), (2, ValueError)]
+  assert seen.of('end') == ends + [(t, type(None)) for t in (3, 5, None)]
+  kinds = 'begin begin released end begin end begin end begin end begin released begin end end'
+  assert [call[0] for call in seen.calls] == kinds.split()
 
 
 def test_json_lines_and_metrics_have_events_and_figures_and_nothing_of_clients(tmp_path):
@@ -92,9 +90,8 @@ def test_json_lines_and_metrics_have_events_and_figures_and_nothing_of_clients(t
     status, identity = run.status(), run.identity
   shown = events(lines)
   assert {line['run'] for line in shown} == {identity}
-  assert [(line['event'], line['round']) for line in shown] == [
-    ('begun', 0), ('released', 0), ('refused', 1), ('begun', 1), ('failed', 1),
-  ]  # fmt: skip
+  assert [line['event'] for line in shown] == ['begun', 'released', 'refused', 'begun', 'failed']
+  assert [line['round'] for line in shown] == [0, 0, 1, 1, 1]
   assert [line.get('error') for line in shown] == [None, None, 'ValueError', None, 'KeyError']
   assert shown[4]['epsilon'] == status.epsilon and shown[1]['epsilon'] < status.epsilon
   assert shown[4]['epsilon_left'] == 9.0 - status.epsilon and shown[4]['max_rounds'] == 6
@@ -259,9 +256,12 @@ def test_mlflow_has_a_run_of_its_own_and_loses_only_the_name_that_it_refuses(mon
     sent.append((run_id, step, numbers))
 
   fake = types.SimpleNamespace(
-    active_run=lambda: getattr(active, 'run', None), start_run=start, log_metrics=log,
-    MlflowException=Refused, end_run=lambda: ended.append(active.__dict__.pop('run').info.run_id),
-  )  # fmt: skip
+    active_run=lambda: getattr(active, 'run', None),
+    start_run=start,
+    log_metrics=log,
+    MlflowException=Refused,
+    end_run=lambda: ended.append(active.__dict__.pop('run').info.run_id),
+  )
   monkeypatch.setitem(sys.modules, 'mlflow', fake)
   active.run = types.SimpleNamespace(info=types.SimpleNamespace(run_id='users'))
   run = types.SimpleNamespace(exact_metrics=())
@@ -271,8 +271,11 @@ def test_mlflow_has_a_run_of_its_own_and_loses_only_the_name_that_it_refuses(mon
   with pytest.warns(UserWarning, match=r"MLflow refuses 1 metrics, such as 'loss \(dev\)'"):
     first.released(run, 0, {'a': 1.0, 'loss (dev)': 2.0, 'b': 3.0})
   first.released(run, 1, {'a': 4.0, 'loss (dev)': 2.0})
-  assert sent == [('users/own', 0, {'a': 1.0}), ('users/own', 0, {'b': 3.0}),
-                  ('users/own', 1, {'a': 4.0})]  # fmt: skip
+  assert sent == [
+    ('users/own', 0, {'a': 1.0}),
+    ('users/own', 0, {'b': 3.0}),
+    ('users/own', 1, {'a': 4.0}),
+  ]
   first.end(run)
   assert ended == ['users/own'] and active.run.info.run_id == 'users'
 

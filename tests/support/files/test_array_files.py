@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.support.files import array_files
+from tests import made
 
 
 def member(shape, dtype='<f8', content=b''):
@@ -46,7 +47,8 @@ def test_reads_what_numpy_writes(tmp_path, save):
     np.testing.assert_array_equal(array_files.read(path, name), value)
 
 
-@pytest.mark.parametrize('content, words', [
+@made.cases(
+  'content, words',
   (member((10**12,)), 'not those of its shape'),
   (member((2**62, 8)), 'not those of its shape'),
   (member((3,), content=bytes(23)), 'not those of its shape'),
@@ -58,7 +60,8 @@ def test_reads_what_numpy_writes(tmp_path, save):
   (b'no array', 'no .npz'),
   (b'\x93NUMPY\x01\x00\xff\xff' + b'(' * 65535, 'no .npz'),
   (b'', 'no .npz'),
-], ids=lambda value: repr(value)[:30])  # fmt: skip
+  ids=lambda value: repr(value)[:30],
+)
 def test_refuses_arrays_that_are_none(packed, content, words):
   with pytest.raises(ValueError, match=words):
     array_files.read(packed(c=content), 'c')

@@ -3,14 +3,16 @@
 import pytest
 
 from fl_dpftrl.support.files import json_files
+from tests import made
 
 
-@pytest.mark.parametrize('content, value', [
+@made.cases(
+  'content, value',
   (b'{"a": [1, -2.5e3, null, true, "\xc3\xa9"]}', {'a': [1, -2500.0, None, True, 'é']}),
   (b'\xef\xbb\xbf[]', []),
   (b'9007199254740993', 2**53 + 1),
   (b'1e-999', 0.0),
-])  # fmt: skip
+)
 def test_reads(tmp_path, content, value):
   assert json_files.parse(content) == value
   path = tmp_path / 'a.json'
@@ -18,7 +20,8 @@ def test_reads(tmp_path, content, value):
   assert json_files.read(path) == value
 
 
-@pytest.mark.parametrize('content, words', [
+@made.cases(
+  'content, words',
   (b'', 'not JSON, or cut short'),
   (b'{"a": 1', 'not JSON, or cut short'),
   (b'\xff', 'not JSON, or cut short'),
@@ -37,7 +40,8 @@ def test_reads(tmp_path, content, value):
   (b'[' * 100_000 + b']' * 100_000, 'more than 64 lists and objects'),
   (b'{"a":' * 100_000, 'more than 64 lists and objects'),
   (b'[' * 2**24, 'bytes of memory'),
-], ids=lambda value: repr(value)[:30])  # fmt: skip
+  ids=lambda value: repr(value)[:30],
+)
 def test_refuses_in_one_line(tmp_path, content, words):
   with pytest.raises(ValueError, match=words) as caught:
     json_files.parse(content)

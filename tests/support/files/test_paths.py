@@ -4,7 +4,6 @@ import gzip
 import json
 import pathlib
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,20 +14,18 @@ from fl_dpftrl.logs import participation_log
 from fl_dpftrl.planning.simulation import trace_tables
 from fl_dpftrl.run import guards
 from fl_dpftrl.support.files import durable, paths
+from tests import made
 from tests.commands import lines
 from tests.logs import files
 
 SCHEMA = dpftrl.MinSep(num_rounds=8, min_sep=2)
 CLAIM = dpftrl.Claim(strategy='identity', noise_multiplier=1.0, participation=SCHEMA)
-NOISE = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2)
 WRITERS = {
-  'aggregator': lambda p: dpftrl.PrivateAggregator(
-    'identity', template=np.zeros(2), folder=p, participation=SCHEMA, **NOISE
-  ),
+  'aggregator': lambda p: made.aggregator(p, 'identity', participation=SCHEMA),
   'rows': lambda p: dpftrl.NoiseRows('identity', 2, folder=p),
   'guard': lambda p: guards.Guard(CLAIM, 1e-6, log=f'{p}/log.parquet'),
   'writer': lambda p: dpftrl.LogWriter(f'{p}/log.parquet'),
-  'log': lambda p: dpftrl.write_log(f'{p}/a.parquet', rounds=[0], device_ids=['a'], num_rounds=1),
+  'log': lambda p: made.log(f'{p}/a.parquet', [['a']]),
   'strategy': lambda p: dpftrl.save_strategy(f'{p}/a.json', dpftrl.Identity(), schema=SCHEMA),
   'file': lambda p: durable.write_durably(f'{p}/a', b''),
   'evidence': lambda p: dpftrl.write_evidence(p, [], delta=1e-6),
@@ -79,12 +76,8 @@ def test_a_path_is_the_file_of_that_name(name, at_home):
   folder = pathlib.Path(name)
   for t in range(4):  # Continued each second round.
     if t % 2 == 0:
-      aggregator = dpftrl.PrivateAggregator(
-        'identity', template=np.zeros(2), folder=name, participation=SCHEMA, **NOISE
-      )
-    with aggregator.round(['a', 'b'] if t % 2 else ['c', 'd']) as round_:
-      round_.add(np.ones(2))
-      round_.add(np.ones(2))
+      aggregator = made.aggregator(name, 'identity', participation=SCHEMA)
+    made.release(aggregator, ['a', 'b'] if t % 2 else ['c', 'd'])
     if t % 2:
       aggregator.close()
   log_path = folder / 'participation.parquet'

@@ -14,6 +14,7 @@ from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.mechanisms.families import blt, identity, lambda_cgd, tree_online
 from fl_dpftrl.noise import integer_rows, normals
 from fl_dpftrl.run import sums
+from tests import made
 
 ROOT = pathlib.Path(__file__).parents[3]
 FAMILIES = {
@@ -31,12 +32,13 @@ print(seen.insert(np.array([5, 3, 5], np.uint64), keys, numbers, 0)[0].tolist())
 """
 
 
-@pytest.mark.parametrize('family, digest', [
+@made.cases(
+  'family, digest',
   ('identity', '923f873a8fda4330'),
   ('tree_online', 'db9666bb6651e4e1'),
   ('blt', 'e866aff72e25f8c5'),
   ('lambda_cgd', 'd6890cbba62578d7'),
-])  # fmt: skip
+)
 def test_rows_have_these_bits(family, digest):
   """Whatever the processor, the release of LLVM or that of Numba."""
   size = normals.CHUNK + 1001
@@ -67,19 +69,23 @@ def started(folder, *before, **variables):
   """Starts the program with the room alone, from a folder."""
   environment = {name: os.environ[name] for name in ('PATH', 'LANG') if name in os.environ}
   return subprocess.Popen(
-    [*before, sys.executable, '-c', PROGRAM], cwd=folder,
+    [*before, sys.executable, '-c', PROGRAM],
+    cwd=folder,
     env=environment | {'PYTHONPATH': '.'} | variables,
-    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-  )  # fmt: skip
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
 
 
 @pytest.fixture
 def room(tmp_path):
   """Copies the room to a folder, without what is compiled."""
   shutil.copytree(
-    ROOT / 'fl_dpftrl/support/kernels', tmp_path / 'fl_dpftrl/support/kernels',
+    ROOT / 'fl_dpftrl/support/kernels',
+    tmp_path / 'fl_dpftrl/support/kernels',
     ignore=shutil.ignore_patterns('__pycache__'),
-  )  # fmt: skip
+  )
   return tmp_path
 
 

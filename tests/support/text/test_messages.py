@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.support.text import messages
+from tests import made
 
 
 @pytest.mark.parametrize('value, text', [
@@ -18,7 +19,8 @@ def test_quotes_short_values_whole(value, text):
   assert messages.quoted(value) == text
 
 
-@pytest.mark.parametrize('value', [
+@made.cases(
+  'value',
   'x' * 10**7,
   b'x' * 10**7,
   '\x1b' * 1000,
@@ -26,18 +28,20 @@ def test_quotes_short_values_whole(value, text):
   [10**100_000],
   list(range(10**6)),
   dict.fromkeys(range(1000), 'x' * 1000),
-], ids=['text', 'bytes', 'controls', 'number', 'numbers', 'list', 'dict'])  # fmt: skip
+  ids=['text', 'bytes', 'controls', 'number', 'numbers', 'list', 'dict'],
+)
 def test_cuts_long_values(value):
   assert len(messages.quoted(value)) <= 80
   assert messages.quoted(value).isprintable()
   assert len(messages.quoted(value, 20)) <= 20
 
 
-@pytest.mark.parametrize('text, line', [
+@made.cases(
+  'text, line',
   ('a\r\n  b\u2028c\x1b[2J', r'a b c\x1b[2J'),
   ('--delta=0 must lie between 0 and 1', '--delta=0 must lie between 0 and 1'),
   (ValueError('no'), 'no'),
-])  # fmt: skip
+)
 def test_a_line_has_no_breaks_and_nothing_that_acts(text, line):
   assert messages.one_line(text) == line
 
@@ -50,7 +54,8 @@ class Seeded(NamedTuple):
     return messages.outline(self)
 
 
-@pytest.mark.parametrize('value, kind', [
+@made.cases(
+  'value, kind',
   (123456, 'int'),
   ('123456', 'str'),
   (b'123456', 'bytes'),
@@ -60,7 +65,7 @@ class Seeded(NamedTuple):
   (np.zeros((2, 3), np.float32), 'float32, (2, 3)'),
   (np.int64(123456), 'int64, ()'),
   (Seeded(1), 'Seeded of 2'),
-])  # fmt: skip
+)
 def test_a_kind_says_nothing_of_the_value(value, kind):
   assert messages.kind(value) == kind
 

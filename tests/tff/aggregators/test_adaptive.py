@@ -14,8 +14,8 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.tff.aggregators import adaptive, dp_query, update_bounds
-from tests.tff.aggregators import made
-from tests.tff.aggregators.made import BLT
+from tests.tff.aggregators import small_factories
+from tests.tff.aggregators.small_factories import BLT
 
 pytestmark = pytest.mark.tff
 
@@ -43,7 +43,7 @@ def process_of(aggregator):
 
 @functools.cache
 def in_state(**kwargs):
-  return made.make(**(SAME | {'noise_seed': 5} | kwargs))
+  return small_factories.make(**(SAME | {'noise_seed': 5} | kwargs))
 
 
 def by_engine(**kwargs):
@@ -57,7 +57,7 @@ EVERY_MEMORY = pytest.mark.parametrize(
 
 def run(aggregator, num_rounds, state=None, clients=CLIENTS):
   """Returns the outputs of rounds, from the first state or a given one."""
-  return made.run(process_of(aggregator), clients, num_rounds, state)
+  return small_factories.run(process_of(aggregator), clients, num_rounds, state)
 
 
 def noise_rows(aggregator, num_rounds):

@@ -11,6 +11,7 @@ from fl_dpftrl.claims import adaptive_clipping, lattice_units
 from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.mechanisms.families import banded_toeplitz
 from fl_dpftrl.tff.aggregators import adaptive, secure_sums
+from tests import made
 
 pytestmark = pytest.mark.tff
 
@@ -123,11 +124,12 @@ def test_the_bound_is_met():
   assert loss.var() == pytest.approx(MU**2, rel=0.03)
 
 
-@pytest.mark.parametrize('update_stddev', [
+@made.cases(
+  'update_stddev',
   NOISE_MULTIPLIER,  # Counts that nobody accounts for.
   # Counts of ±1/2: a device of zeros is still in the round, so its count is no 0 then.
   (NOISE_MULTIPLIER**-2 - (2.0 * COUNT_STDDEV) ** -2) ** -0.5,
-])  # fmt: skip
+)
 def test_less_noise_exceeds_what_is_accounted(update_stddev):
   loss = losses(always, update_stddev=update_stddev)
   assert loss.mean() > 0.5 * MU**2 * 1.25

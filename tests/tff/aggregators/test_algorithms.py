@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from tests.tff.aggregators.made import make, run
+from tests.tff.aggregators.small_factories import make, run
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -112,10 +112,13 @@ LESS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize('name', [
-  pytest.param(name, marks=pytest.mark.thorough if name in LESS else ())
-  for name in (*LEARNERS, *OTHERS)
-])  # fmt: skip
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=pytest.mark.thorough if name in LESS else ())
+    for name in (*LEARNERS, *OTHERS)
+  ],
+)
 def test_the_verdict_is_that_of_the_table(name):
   ours = make()
   process = build(name, ours)

@@ -12,8 +12,9 @@ from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.noise import randomness
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.tff.aggregators import dp_query
-from tests.tff.aggregators import made
-from tests.tff.aggregators.made import BLT
+from tests import made
+from tests.tff.aggregators import small_factories
+from tests.tff.aggregators.small_factories import BLT
 
 pytestmark = pytest.mark.tff
 
@@ -25,7 +26,7 @@ NOTHING = [np.zeros(SIZE, np.float32)]
 
 def in_state(strategy=BLT, noise_seed=5, **kwargs):
   kwargs = dict(noise_multiplier=2.0, clip_norm=1.0, report_goal=1) | kwargs
-  return made.make(strategy, noise_seed=noise_seed, **kwargs)
+  return small_factories.make(strategy, noise_seed=noise_seed, **kwargs)
 
 
 def by_engine(strategy=BLT, noise_seed=5, **kwargs):
@@ -46,7 +47,7 @@ def after(aggregator, num_rounds, noise=None):
 
 def rounds(aggregator, num_rounds, state=None):
   """Released noise, and the state after it, in TFF."""
-  outputs = made.run(aggregator.create(VALUE_TYPE), NOTHING, num_rounds, state)
+  outputs = small_factories.run(aggregator.create(VALUE_TYPE), NOTHING, num_rounds, state)
   return np.array([output.result for output in outputs]), outputs[-1].state
 
 
@@ -66,14 +67,15 @@ def test_a_state_of_another_version_of_the_rows_is_refused(monkeypatch, noise_se
 
 
 @BOTH
-@pytest.mark.parametrize('changed, named', [
+@made.cases(
+  'changed, named',
   (dict(strategy=OTHER), 'strategy'),
   (dict(noise_multiplier=4.0), 'noise_multiplier'),
   (dict(clip_norm=0.01), 'clip_norm'),
   # The same standard deviation of the noise, for larger updates.
   (dict(noise_multiplier=1.0, clip_norm=2.0), 'noise_multiplier'),
   (dict(noise_seed=6), 'seed'),
-])  # fmt: skip
+)
 def test_another_factorys_state_is_refused(make, changed, named):
   noise = after(make(), 2)
   with pytest.raises(REFUSED, match=f'noise has another .*{named}'):

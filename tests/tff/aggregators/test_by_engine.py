@@ -8,19 +8,19 @@ from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.noise import integer_rows, normals
 from fl_dpftrl.tff.aggregators import by_engine
 from tests import every_family
-from tests.tff.aggregators import made
-from tests.tff.aggregators.made import BLT, SIZE, VALUE_TYPE, flat, update
+from tests.tff.aggregators import small_factories
+from tests.tff.aggregators.small_factories import BLT, SIZE, VALUE_TYPE, flat, update
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 
 def make(strategy=BLT, **kwargs):
-  return made.make(strategy, **dict(memory='engine', noise_seed=5) | kwargs)
+  return small_factories.make(strategy, **dict(memory='engine', noise_seed=5) | kwargs)
 
 
 def rounds(process, num_rounds, state=None, updates=None):
   """Returns what rounds release, by default of updates that are 0, and the state after them."""
-  outputs = made.run(process, updates or [update()], num_rounds, state)
+  outputs = small_factories.run(process, updates or [update()], num_rounds, state)
   return np.array([flat(output.result) for output in outputs]), outputs[-1].state
 
 
@@ -124,7 +124,7 @@ def test_a_machine_that_makes_other_rows_does_not_go_on():
 def test_without_noise_the_bounded_sum_is_released_alone():
   aggregator = make(noise_multiplier=0.0)
   updates = [update(1.0, -0.25, 8.0)] * 3
-  (output,) = made.run(aggregator.create(VALUE_TYPE), updates, 1)
+  (output,) = small_factories.run(aggregator.create(VALUE_TYPE), updates, 1)
   bounded = flat(aggregator.bound(updates[0]).update)
   np.testing.assert_array_equal(
     flat(output.result), (2.0**-46 * 3.0 / 4 * (3 * bounded)).astype(np.float32)

@@ -9,7 +9,7 @@ from dp_accounting import pld, rdp
 
 from fl_dpftrl.mechanisms.families import tree_online
 from fl_dpftrl.tff.aggregators import dp_query
-from tests.tff.aggregators.made import BLT, make, run
+from tests.tff.aggregators.small_factories import BLT, make, run
 
 pytestmark = pytest.mark.tff
 

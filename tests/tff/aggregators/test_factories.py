@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from fl_dpftrl.mechanisms.families import stamped, tree_online
-from tests.tff.aggregators.made import BLT, SIZE, VALUE_TYPE, make, run, update
+from tests.tff.aggregators.small_factories import BLT, SIZE, VALUE_TYPE, make, run, update
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 

@@ -4,6 +4,7 @@ import tensorflow_federated as tff
 
 from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.tff.aggregators import factories
+from tests import made
 
 pytestmark = pytest.mark.tff
 
@@ -27,7 +28,8 @@ def test_refused_arguments_are_named(name, value):
   assert (repr(value)[:20] if is_said else type(value).__name__) in str(error.value)
 
 
-@pytest.mark.parametrize('value_type, message', [
+@made.cases(
+  'value_type, message',
   (tff.TensorType(np.int32, [2]), 'type int32'),
   (tff.TensorType(np.float64, [2]), 'type float64'),
   (tff.TensorType(np.float32, [None]), r'shape \(None,\)'),
@@ -35,7 +37,7 @@ def test_refused_arguments_are_named(name, value):
   (tff.FederatedType(np.float32, tff.CLIENTS), 'made of tensors'),
   (tff.StructType([]), 'no tensors'),
   (tff.TensorType(np.float32, [0]), 'only empty ones'),
-])  # fmt: skip
+)
 def test_refused_types_are_named(value_type, message):
   aggregator = factories.CorrelatedNoiseFactory(identity.Identity(), **GOOD)
   with pytest.raises(ValueError, match=message):

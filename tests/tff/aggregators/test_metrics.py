@@ -12,10 +12,11 @@ import fl_dpftrl as dpftrl
 import tff_inprocess
 from fl_dpftrl.claims import extra_coordinates
 from fl_dpftrl.tff.aggregators import adaptive
+from tests import made
 
 pytestmark = [pytest.mark.tff]
 
-STRATEGY = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+STRATEGY = made.BLT
 BOUNDS = {'loss': 10.0, 'accuracy': 1.0}
 UPDATES = tff.to_type((np.float32, [5]))
 
@@ -32,10 +33,12 @@ def test_hostile_values_are_bounded_as_in_any_loop():
   metrics = extra_coordinates.PrivateMetrics({'a': 2.0, 'b': 1e-3, 'c': 1e6})
   group, norm = metrics.group(1.0), 123_457
   rng = np.random.default_rng(0)
-  values = np.concatenate([
-    rng.normal(size=(200, 3)) * [2.0, 1e-3, 1e6],
-    [[np.inf] * 3, [-np.inf] * 3, [np.nan] * 3, [3e38, -3e38, 1e-45], [2.0, 1e-3, 1e6]],
-  ]).astype(np.float32)  # fmt: skip
+  values = np.concatenate(
+    [
+      rng.normal(size=(200, 3)) * [2.0, 1e-3, 1e6],
+      [[np.inf] * 3, [-np.inf] * 3, [np.nan] * 3, [3e38, -3e38, 1e-45], [2.0, 1e-3, 1e6]],
+    ]
+  ).astype(np.float32)
   expected = group.integers(values, norm)
   assert (expected >= 0).all() and (np.square(expected).sum(axis=1) <= norm**2).all()
   for row, whole in zip(values, expected, strict=True):
@@ -59,10 +62,8 @@ def test_rounds_release_what_any_loop_releases(clip_norm, noise_multiplier, tmp_
       output = process.next(state, list(zip(updates[t], metrics[t])))
       state = output.state
       seen.append((output.result, output.measurements))
-  with dpftrl.PrivateAggregator(
-    STRATEGY, template=np.zeros(5, np.float32), report_goal=4, folder=tmp_path, noise_seed=3,
-    metrics=BOUNDS, **changes,
-  ) as expected:  # fmt: skip
+  options = dict(template=np.zeros(5, np.float32), report_goal=4, noise_seed=3, metrics=BOUNDS)
+  with made.aggregator(tmp_path, STRATEGY, **options, **changes) as expected:
     for t, (mean, measured) in enumerate(seen):
       with expected.round(range(4 * t, 4 * t + 4)) as round_:
         for update, (accuracy, loss) in zip(updates[t], metrics[t]):

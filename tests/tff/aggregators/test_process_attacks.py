@@ -17,7 +17,7 @@ from tensorflow_federated.python.core.impl.context_stack import context_stack_im
 
 from fl_dpftrl.tff.aggregators import factories, operations, process_check
 from tests.tff.aggregators import custom_sums
-from tests.tff.aggregators.made import make
+from tests.tff.aggregators.small_factories import make
 from tests.tff.aggregators.test_process_check import VECTOR, honest, process_of
 
 pytestmark = pytest.mark.tff

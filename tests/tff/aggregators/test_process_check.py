@@ -9,9 +9,9 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.tff.aggregators import dp_query, process_check
-from tests import every_family
+from tests import every_family, made
 from tests.tff.aggregators import custom_sums
-from tests.tff.aggregators.made import make
+from tests.tff.aggregators.small_factories import make
 
 pytestmark = pytest.mark.tff
 
@@ -159,12 +159,13 @@ def test_a_metric_without_noise_is_named():
   assert found.ok and found.metrics == ('1.step_size',)
 
 
-@pytest.mark.parametrize(('step', 'reason'), [
+@made.cases(
+  ('step', 'reason'),
   (twice, 'releases 2 sums in a round'),
   (same_row_again, 'must come from the state of the round'),
   (fresh_noise, 'must come from the state of the round'),
   (shown('seed'), '1 depends on the seed or the buffers of the noise'),
-])  # fmt: skip
+)
 def test_noise_that_is_misused_is_refused(step, reason):
   found = check(step)
   assert not found.ok and reason in found.reason
@@ -177,9 +178,10 @@ def test_what_an_engine_keeps_is_secret(field):
   assert '1 depends on the seed or the buffers' in found.reason
 
 
-@pytest.mark.parametrize('other', [
-  make(noise_multiplier=0.1), make(clip_norm=2.0), make(noise_seed=1), make(dpftrl.TreeOnline()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+  'other',
+  [make(noise_multiplier=0.1), make(clip_norm=2.0), make(noise_seed=1), make(dpftrl.TreeOnline())],
+)
 def test_a_process_of_another_aggregator_is_refused(other):
   found = process_check.check_process(process_of(plain(), honest), other)
   assert found.releases == 0 and found.unprotected == ('state.extra',)
@@ -213,11 +215,13 @@ def test_what_is_no_process_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('arguments', [
+@made.cases(
+  'arguments',
   dict(clip_norm=dpftrl.AdaptiveClipping(0.1, rounds=5), memory='engine'),
   dict(inner_factory='secure'),
   dict(zeroing_norm=3.0, noise_seed=3),
-], ids=lambda arguments: ' '.join(arguments))  # fmt: skip
+  ids=lambda arguments: ' '.join(arguments),
+)
 def test_all_kinds_of_the_aggregator_protect(arguments):
   found = check(honest, make(**arguments))
   assert found.ok and found.releases == 1

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from fl_dpftrl.tff.aggregators import factories
-from tests import every_family
+from tests import every_family, made
 
 pytestmark = pytest.mark.tff
 
@@ -20,9 +19,7 @@ FORMS = {
 
 def rounds_of(strategy):
   """A process whose clients send what they hold."""
-  aggregator = factories.CorrelatedNoiseFactory(
-    strategy, noise_multiplier=0.5, clip_norm=1.0, report_goal=2, noise_seed=3, memory='state'
-  ).create(UPDATE)
+  aggregator = made.factory(strategy, noise_seed=3, memory='state').create(UPDATE)
   add = tff.tensorflow.computation(lambda value: value + 1.0, UPDATE)
 
   @tff.federated_computation(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fl_dpftrl.claims import adaptive_clipping, lattice_units
 from fl_dpftrl.tff.aggregators import secure_sums
-from tests.tff.aggregators import custom_sums, made
+from tests import made
+from tests.tff.aggregators import custom_sums, small_factories
 
 pytestmark = pytest.mark.tff
 
@@ -30,7 +31,7 @@ class Modular(aggregators.SecureModularSumFactory):
 
 def make(inner, **kwargs):
   kwargs = dict(noise_multiplier=1.0, clip_norm=CLIP_NORM, memory='auto', noise_seed=1) | kwargs
-  return made.make(inner_factory=inner, **kwargs)
+  return small_factories.make(inner_factory=inner, **kwargs)
 
 
 def packed(values):
@@ -54,7 +55,8 @@ def refused(inner, match, **kwargs):
   return str(error.value)
 
 
-@pytest.mark.parametrize('inner', [
+@made.cases(
+  'inner',
   aggregators.UnweightedMeanFactory(),
   tff.learning.secure_aggregator(weighted=False, clipping=False, zeroing=False),
   aggregators.EncodedSumFactory.quantize_above_threshold(8, threshold=1),
@@ -66,17 +68,19 @@ def refused(inner, match, **kwargs):
   Modular(2**40, True),
   custom_sums.Custom(),
   'plain',
-], ids=lambda value: type(value).__name__)  # fmt: skip
+  ids=lambda value: type(value).__name__,
+)
 def test_what_is_not_known_to_sum_exactly_is_refused(inner):
   refused(inner, "^inner_factory must be 'secure', .* whose sums of whole numbers are exact, got")
 
 
-@pytest.mark.parametrize('inner, words', [
+@made.cases(
+  'inner, words',
   (aggregators.SecureModularSumFactory(2**26), r'modulus 67108864.* report_goal=4 .* at least'),
   (aggregators.SecureModularSumFactory(2**25, True), r'modulus 67108863'),
   (aggregators.SecureModularSumFactory(2**51), r'less than 2\^51'),
   (aggregators.SecureModularSumFactory(2**70), r'less than 2\^51'),
-])  # fmt: skip
+)
 def test_a_modulus_without_room_is_refused(inner, words):
   refused(inner, words)
 
@@ -120,10 +124,10 @@ def test_secure_sums_give_the_bits_of_plain_sums(clip_norm, memory, names):
   clients, outputs = extreme_updates(), {}
   for name, inner in (('plain', None), *((name, SECURE[name]()) for name in names)):
     aggregator = make(inner, clip_norm=clip_norm, memory=memory, report_goal=6)
-    outputs[name] = made.run(aggregator.create(VALUE_TYPE), clients, 2)
+    outputs[name] = small_factories.run(aggregator.create(VALUE_TYPE), clients, 2)
   for name in names:
     for output, plain in zip(outputs[name], outputs['plain']):
-      result, expected = made.flat(output.result), made.flat(plain.result)
+      result, expected = small_factories.flat(output.result), small_factories.flat(plain.result)
       assert np.isfinite(expected).all()
       np.testing.assert_array_equal(result.view(np.int32), expected.view(np.int32))
       output.measurements.pop('inner')

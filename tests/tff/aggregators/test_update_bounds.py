@@ -148,8 +148,10 @@ def test_sums_of_many_squares_keep_within_the_error_that_is_assumed(size, scale)
   """Of equal coordinates, of normal ones, and of a few large ones among many small ones."""
   generator = np.random.default_rng(size)
   for values in (
-    np.full(size, 1 / 3), generator.normal(size=size), generator.standard_cauchy(size)
-  ):  # fmt: skip
+    np.full(size, 1 / 3),
+    generator.normal(size=size),
+    generator.standard_cauchy(size),
+  ):
     values = (scale * values).astype(np.float32)
     exact = math.fsum(np.square(values, dtype=np.float64))
     for compiled in (False, True):

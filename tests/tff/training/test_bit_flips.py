@@ -6,10 +6,10 @@ import random
 import numpy as np
 import pytest
 
-from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.noise import ahead
 from fl_dpftrl.support.files import durable
 from fl_dpftrl.tff.training import checkpoints
+from tests import made
 
 pytestmark = pytest.mark.tff
 
@@ -48,15 +48,15 @@ def test_a_checkpoint(tmp_path):
 
 
 def test_the_lists_of_snapshots(tmp_path):
-  def made(row, folder):
-    strategy = blt.BLT((0.9, 0.5), (0.3, 0.2))
-    source = ahead.LocalSource(folder, 4, strategy=strategy, size=8, num_rounds=20, seed=bytes(32))
+  def row_of(row, folder):
+    recipe = dict(strategy=made.BLT, size=8, num_rounds=20, seed=bytes(32))
+    source = ahead.LocalSource(folder, 4, **recipe)
     out = np.empty(8, np.int64)
     source.make(row, out, row)
     source.close()
     return out.tobytes()
 
-  expected = made(9, tmp_path)
+  expected = row_of(9, tmp_path)
   lists = sorted(tmp_path.glob('before-*'))
   assert lists
   for path in lists:
@@ -66,4 +66,4 @@ def test_the_lists_of_snapshots(tmp_path):
       with pytest.raises(ValueError, match=path.name):
         durable.read(path)
     path.write_bytes(next(flips(content, 1)))
-  assert made(9, tmp_path) == expected
+  assert row_of(9, tmp_path) == expected

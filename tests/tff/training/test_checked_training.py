@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 import fl_dpftrl as dpftrl
 import tff_inprocess
 from fl_dpftrl.commands import main
+from tests import made
 from tests.tff_inprocess import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -19,9 +20,7 @@ GIVEN = dict(clients=CLIENTS, client_data=lambda round_index, client: DATA[clien
 
 
 def make():
-  return dpftrl.CorrelatedNoiseFactory(
-    dpftrl.BLT([0.8], [0.5]), noise_multiplier=1.0, clip_norm=1.0, report_goal=2
-  )
+  return made.factory(dpftrl.BLT([0.8], [0.5]), noise_multiplier=1.0)
 
 
 def replay(folder):

@@ -7,6 +7,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 import tff_inprocess
+from tests import made
 from tests.tff_inprocess import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -18,17 +19,14 @@ def test_a_run_is_lengthened_at_the_same_epsilon(tmp_path):
   budget = dpftrl.LossBudget(max_participations=3, min_sep=2)
   data, names = small_processes.clients(), [f'client {i}' for i in range(12)]
   # One process serves all runs: each begins with a state of its own, and compiles nothing anew.
-  aggregator = dpftrl.CorrelatedNoiseFactory(
-    strategy, noise_multiplier=2.0, clip_norm=1.0, report_goal=2
-  )
+  aggregator = made.factory(strategy)
   process = small_processes.unweighted(aggregator)
 
   def trained(num_rounds, **changes):
-    arguments = dict(
-      folder=tmp_path / 'run', num_rounds=num_rounds, clients=names, participation=budget,
-      client_data=lambda t, client: data[int(client.split()[1]) % 2], say=lambda line: None,
-    )  # fmt: skip
-    return dpftrl.train(process, aggregator, **(arguments | changes))
+    data_of = lambda t, client: data[int(client.split()[1]) % 2]
+    arguments = dict(folder=tmp_path / 'run', clients=names, client_data=data_of)
+    arguments |= dict(num_rounds=num_rounds, participation=budget, say=lambda line: None) | changes
+    return dpftrl.train(process, aggregator, **arguments)
 
   def stated_after(num_rounds):
     trained(num_rounds)

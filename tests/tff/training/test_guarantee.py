@@ -11,24 +11,23 @@ from fl_dpftrl.mechanisms.families import tree_online
 from fl_dpftrl.participation import accountant
 from fl_dpftrl.participation.accounting import arithmetics, guarantees
 from fl_dpftrl.run import admission, budget
-from tests import oracle
+from tests import made, oracle
 
 pytestmark = pytest.mark.tff
 
 SCHEMA = dpftrl.MinSep(num_rounds=40, min_sep=4)
 SCHEMA_OF_ALL = dataclasses.replace(SCHEMA, max_participations=10)
 VALUE_TYPE = tff.TensorType(np.float32, [3])
-AGGREGATOR = dpftrl.CorrelatedNoiseFactory(
-  tree_online.TreeOnline(), noise_multiplier=2.0, clip_norm=1.0, report_goal=5
-)
+AGGREGATOR = made.factory(tree_online.TreeOnline(), report_goal=5)
 
 
-@pytest.mark.parametrize('changes, reason', [
+@made.cases(
+  'changes, reason',
   ({}, None),
   (dict(noise_seed=3), 'the noise seed was given, so whoever knows it can remove the noise'),
   (dict(noise_multiplier=0.0), 'noise is off (noise_multiplier 0)'),
   (dict(noise_multiplier=0.0, noise_seed=3), 'noise is off (noise_multiplier 0)'),
-])  # fmt: skip
+)
 def test_void_reasons_are_claimed(changes, reason):
   aggregator = dataclasses.replace(AGGREGATOR, **changes)
   both = 'state' if reason is None else f'{reason}; state'
@@ -47,9 +46,7 @@ def test_the_rule_of_an_adaptive_clip_norm_is_claimed():
 
 def test_devices_that_forget_never_pass_the_budget():
   tree = tree_online.TreeOnline()
-  claim = lambda numbers: dpftrl.Claim(
-    strategy=tree, noise_multiplier=2.0, participation=SCHEMA, arithmetic=numbers
-  )
+  claim = lambda numbers: made.claim(tree, participation=SCHEMA, arithmetic=numbers)
   allowed = lambda numbers: budget.Budget(claim(numbers), guarantees.Terms(1e-6), 8.0).max_rounds
   n = allowed(arithmetics.Arithmetic())
   assert 1 < n < 40 and allowed(arithmetics.Arithmetic.covered(2**50)) <= n

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.tff.aggregators import process_check
+from tests import made
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -32,10 +33,8 @@ def data(round_index, client):
 
 @functools.cache
 def build():
-  aggregator = dpftrl.CorrelatedNoiseFactory(
-    dpftrl.BLT((0.9,), (0.1,)), noise_multiplier=0.8, clip_norm=1.0, report_goal=4,
-    metrics={'mae': 5.0},
-  )  # fmt: skip
+  noise = dict(noise_multiplier=0.8, report_goal=4, metrics={'mae': 5.0})
+  aggregator = made.factory(dpftrl.BLT((0.9,), (0.1,)), **noise)
   process = dpftrl.build_fed_avg(
     model_fn, aggregator=aggregator, client_learning_rate=0.05, server_learning_rates=np.ones(6)
   )
@@ -43,10 +42,9 @@ def build():
 
 
 def train(folder, **options):
-  return dpftrl.train(
-    *build(), folder=folder, num_rounds=6, clients=CLIENTS, client_data=data,
-    timer_rounds=6, evaluate=lambda weights: {'accuracy': 0.5}, rounds_per_evaluation=2, **options,
-  )  # fmt: skip
+  options |= dict(num_rounds=6, timer_rounds=6, clients=CLIENTS, client_data=data)
+  evaluating = dict(evaluate=lambda weights: {'accuracy': 0.5}, rounds_per_evaluation=2)
+  return dpftrl.train(*build(), folder=folder, **evaluating, **options)
 
 
 def test_released_metrics_are_in_the_table_the_lines_and_the_claim(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.run import observers
+from tests import made
 from tests.commands import lines
 from tests.tff_inprocess import small_processes
 
@@ -16,12 +17,11 @@ pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 CLIENTS = [f'client{i}' for i in range(24)]
 DATA = small_processes.clients()
-BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+BLT = made.BLT
 
 
 def aggregator(strategy=BLT, **changes):
-  kwargs = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=4) | changes
-  return dpftrl.CorrelatedNoiseFactory(strategy, **kwargs)
+  return made.factory(strategy, **dict(noise_multiplier=1.0, report_goal=4) | changes)
 
 
 PLAIN = aggregator(memory='state')

@@ -12,6 +12,7 @@ from fl_dpftrl.mechanisms import workloads
 from fl_dpftrl.mechanisms.families import identity
 from fl_dpftrl.tff.aggregators import factories
 from fl_dpftrl.tff.training import processes, report
+from tests import made
 
 pytestmark = [pytest.mark.tff, pytest.mark.usefixtures('in_process')]
 
@@ -93,13 +94,14 @@ def test_equals_the_steps_by_hand():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('arguments, named', [
+@made.cases(
+  'arguments, named',
   (dict(server_learning_rates=np.array([0.1, 0.0])), 'server_learning'),
   (dict(server_learning_rates=np.array(0.1)), 'server_learning'),
   (dict(client_learning_rate=0.0), 'client_learning_rate'),
   (dict(server_momentum=1.0), 'server_momentum'),
   (dict(server_momentum=-0.1), 'server_momentum'),
-])  # fmt: skip
+)
 def test_bad_arguments_are_named(arguments, named):
   with pytest.raises(ValueError, match=named):
     processes.build_fed_avg(
@@ -128,9 +130,10 @@ def test_a_model_of_another_keras_is_refused_by_name():
     processes.build_fed_avg(model_fn, aggregator=aggregator, server_learning_rates=[1.0])
 
 
-@pytest.mark.parametrize('folder, name', [
-  ('runs/docstrings', 'docstrings'), ('run', 'run'), ('study/cells/blt-seed0/run', 'blt-seed0'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+  'folder, name',
+  [('runs/docstrings', 'docstrings'), ('run', 'run'), ('study/cells/blt-seed0/run', 'blt-seed0')],
+)
 def test_a_report_is_named_after_its_run_or_cell(folder, name):
   assert report._name(pathlib.Path(folder)) == name
 

@@ -7,11 +7,11 @@ import types
 import numpy as np
 import pytest
 
-import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support import metrics
 from fl_dpftrl.tff.training import loop, report
+from tests import made
 from tests.run import test_protocol
 from tests.tff.training import small_runs
 
@@ -47,14 +47,13 @@ class Released(observer.Observer):
 class Trainer:
   """The trainer's loop, in a thread that waits where the machine decides what comes next."""
 
-  noise, refuses_old_noise, in_use = loop.CHECKPOINTS_NAME, False, 'lock is held by another process'
+  noise, refuses_old_noise, goes_on = loop.CHECKPOINTS_NAME, False, False
+  in_use = 'lock is held by another process'
 
   def __init__(self, machine, folder, noise_multiplier=test_protocol.NOISE_MULTIPLIER):
     self._machine, self._folder = machine, folder
-    self._claim = dpftrl.Claim(
-      strategy=test_protocol.STRATEGY,
-      noise_multiplier=noise_multiplier,
-      participation=test_protocol.SCHEMA,
+    self._claim = made.claim(
+      test_protocol.STRATEGY, noise_multiplier=noise_multiplier, participation=test_protocol.SCHEMA
     )
     self._open()
 
@@ -77,9 +76,9 @@ class Trainer:
         observers=observer.Observers([table, Released(self)], self._folder),
         published=table.num_rounds,
         delta=1e-6,
-      ) as self._run:
-        table.restore(self._run)
-        self._run.train(self._cohorts(), lambda t, device_ids: self._pause())
+      ) as self.opened:
+        table.restore(self.opened)
+        self.opened.train(self._cohorts(), lambda t, device_ids: self._pause())
     except BaseException as error:
       self._error = error
     self._paused.release()
@@ -90,7 +89,7 @@ class Trainer:
 
   def _check_state(self) -> None:
     """A result that was released is only lost where checkpoints were put back."""
-    checkpoint, released = self._run.checkpoint, self._machine.released
+    checkpoint, released = self.opened.checkpoint, self._machine.released
     burnt = set(checkpoint.burnt)
     assert not burnt & (released.keys() - self._machine.forgotten)
     rows = [np.frombuffer(row)[0] for t, row in released.items() if t not in burnt]
@@ -98,10 +97,10 @@ class Trainer:
 
   def _cohorts(self):
     cohorts = [*self._machine.begun, *self._machine.tried]
-    for t in range(self.next_round):
+    for t in range(self.opened.next_round):
       yield schemas.Cohort(t, np.array(cohorts[t]), t, t)
     while cohort := self._pause():
-      t = self.next_round
+      t = self.opened.next_round
       yield schemas.Cohort(t, np.array(cohort), t, t)
 
   def _pause(self):
@@ -125,10 +124,6 @@ class Trainer:
     self._told.release()
     self._wait()
 
-  @property
-  def next_round(self) -> int:
-    return self._run.guard.num_rounds
-
   def begin(self, cohort: list[str]) -> None:
     self._go_on(cohort)
 
@@ -148,7 +143,7 @@ class Trainer:
     self._thread.join()
 
   def use_in_a_fork(self, is_open_round: bool) -> None:
-    self._run.guard.log.append(self.next_round, ['a'], 0)
+    self.opened.guard.log.append(self.opened.next_round, ['a'], 0)
 
   def abandon(self) -> None:
     if self._thread.is_alive():

@@ -16,7 +16,7 @@ import tff_inprocess
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.tff.training import loop
-from tests import leaks, pages
+from tests import leaks, made, pages
 from tests.tff_inprocess import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -72,9 +72,7 @@ def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):
     assert names['process'].initialize().aggregator.noise.row == 0
   assert contexts.current is contexts_before
   assert (folder / 'model.npz').read_bytes() == before
-  other = dpftrl.CorrelatedNoiseFactory(
-    dpftrl.Identity(), noise_multiplier=1.0, clip_norm=1.0, report_goal=10
-  )
+  other = made.factory(dpftrl.Identity(), report_goal=10)
   arguments = dict(folder=folder, num_rounds=6, clients=names['CLIENTS'], client_data=print)
   with pytest.raises(ValueError, match='another strategy'):
     dpftrl.train(names['process'], other, **arguments)
@@ -98,9 +96,7 @@ def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):
 
 
 def test_weights_that_stay_are_told_of_and_evaluations_are_named(tmp_path):
-  aggregator = dpftrl.CorrelatedNoiseFactory(
-    dpftrl.Identity(), noise_multiplier=1.0, clip_norm=1.0, report_goal=2, memory='state'
-  )
+  aggregator = made.factory(dpftrl.Identity(), memory='state')
   model = small_processes.model(tf.keras.layers.BatchNormalization)
   process = small_processes.unweighted(aggregator, model)
   said, data = [], small_processes.clients()
@@ -130,9 +126,7 @@ def test_keras_models(name, tmp_path, monkeypatch, capsys):
 
 def test_a_failed_round_tells_no_secret_and_names_the_client(tmp_path, caplog):
   tff_inprocess.use()
-  aggregator = dpftrl.CorrelatedNoiseFactory(
-    dpftrl.BLT((0.9, 0.5), (0.3, 0.2)), noise_multiplier=1.0, clip_norm=1.0, report_goal=4
-  )
+  aggregator = made.factory(report_goal=4)
   process = small_processes.unweighted(aggregator)
   clients = small_processes.clients()
   data = {f'client{i}': one for i, one in enumerate(clients)}

@@ -4,6 +4,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 import tff_inprocess
+from tests import made
 from tests.tff_inprocess import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -16,9 +17,7 @@ STRATEGY = dpftrl.BLT([0.9, 0.4], [0.2, 0.3])
 def fixture_learning():
   """An aggregator and a process with it, which begins each run with a state of its own."""
   tff_inprocess.use()
-  aggregator = dpftrl.CorrelatedNoiseFactory(
-    STRATEGY, noise_multiplier=2.0, clip_norm=1.0, report_goal=4
-  )
+  aggregator = made.factory(STRATEGY, report_goal=4)
   return small_processes.unweighted(aggregator), aggregator
 
 
@@ -33,12 +32,10 @@ def test_a_run_of_people_goes_on_with_more_clients(tmp_path, inner, learning):
 
   def trained(num_rounds, **changes):
     owners.write_text('device_id,unit_id,from_round\n' + ''.join(rows))
-    arguments = dict(
-      folder=tmp_path / 'run', num_rounds=num_rounds, clients=names, participation=per_unit,
-      client_data=lambda t, client: data[int(client.split()[1]) % 2], say=lambda line: None,
-      units=owners,
-    )  # fmt: skip
-    return dpftrl.train(*learning, **(arguments | changes))
+    data_of = lambda t, client: data[int(client.split()[1]) % 2]
+    arguments = dict(folder=tmp_path / 'run', clients=names, client_data=data_of, units=owners)
+    arguments |= dict(num_rounds=num_rounds, participation=per_unit, say=lambda line: None)
+    return dpftrl.train(*learning, **arguments | changes)
 
   trained(3)
   rows.append('client 0,p5,3\n')

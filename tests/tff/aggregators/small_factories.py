@@ -6,10 +6,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.mechanisms.families import blt
-from fl_dpftrl.tff.aggregators import factories
+from tests import made
 
-BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
+BLT = made.BLT
 SIZE = 30_003
 VALUE_TYPE = tff.to_type(
   collections.OrderedDict(
@@ -21,7 +20,7 @@ VALUE_TYPE = tff.to_type(
 def make(strategy=BLT, **kwargs):
   """A factory that keeps its noise in the state, unless said otherwise."""
   kwargs = dict(noise_multiplier=0.5, clip_norm=3.0, report_goal=4, memory='state') | kwargs
-  return factories.CorrelatedNoiseFactory(strategy, **kwargs)
+  return made.factory(strategy, **kwargs)
 
 
 def update(*values):
