@@ -46,9 +46,9 @@ from fl_dpftrl.prove.replaying.statements import Statement as Statement
 from fl_dpftrl.run import observers as observers
 from fl_dpftrl.run.guards import BudgetSpentError as BudgetSpentError
 from fl_dpftrl.run.noise_rows import NoiseRows as NoiseRows
-from fl_dpftrl.run.populations import Population as Population
 from fl_dpftrl.run.private_aggregator import PrivateAggregator as PrivateAggregator
 from fl_dpftrl.run.run import Run as Run
+from fl_dpftrl.run.shared_budgets import Population as Population
 from fl_dpftrl.study import HeldOut as HeldOut
 from fl_dpftrl.study import Mechanism as Mechanism
 from fl_dpftrl.study import Study as Study

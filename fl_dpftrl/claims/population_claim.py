@@ -91,7 +91,7 @@ class ReservedRun:
     self.num_rounds, self.head, self.has_ended = 0, ledger_format.START, False
 
 
-def entries(claim: run_claim.Claim) -> endless.Gram | endless.Rows:
+def entries(claim: run_claim.Claim) -> endless.Gram | endless.FiniteGram:
   """Returns X of the rows of noise of a run: for ever, or to its last row.
 
   Raises:
@@ -107,7 +107,7 @@ def entries(claim: run_claim.Claim) -> endless.Gram | endless.Rows:
     raise ValueError(f'population: {claim.void_reason or "a run without noise has no budget"}')
   if answers.num_rounds is None:
     return claim.strategy.endless_gram()
-  return endless.Rows.of(claim.strategy.gram_entries(answers.num_rows), answers.num_rows)
+  return endless.FiniteGram.of(claim.strategy.gram_entries(answers.num_rows), answers.num_rows)
 
 
 def rounding(claim: run_claim.Claim) -> arithmetics.Rounding:
@@ -150,7 +150,7 @@ class PopulationState:
     self.passed: list[str] = []
     self.spellings = id_spellings.RecordedSpellings()
 
-  def take(self, record: population_ledger.Record) -> None:
+  def take(self, record: population_ledger.LedgerRecord) -> None:
     """Takes the next record; LogError for one that no population writes."""
     try:
       {
@@ -238,7 +238,7 @@ class PopulationState:
     run.has_ended = True
     if run.num_rounds:
       entries_at = run.claim.strategy.gram_entries(run.num_rounds)
-      self.losses.end(content['run'], endless.Rows.of(entries_at, run.num_rounds))
+      self.losses.end(content['run'], endless.FiniteGram.of(entries_at, run.num_rounds))
 
   @property
   def largest_shares(self) -> float:

@@ -3,7 +3,7 @@
 import argparse
 import pathlib
 
-from fl_dpftrl.run import populations
+from fl_dpftrl.run import shared_budgets
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
 
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   ids = [line for line in ids if line]
   if not ids:
     raise ValueError(f'--ids={messages.quoted(args.ids)} has no id')
-  population = populations.Population(args.population, names=args.names, salt=args.salt)
+  population = shared_budgets.Population(args.population, names=args.names, salt=args.salt)
   return {'num_ids': len(ids), 'num_erased': population.forget(ids)}
 
 

@@ -48,7 +48,7 @@ _INSERT = 'INSERT INTO records VALUES (?, ?, ?, ?)'
 _TRIES = 20
 
 
-class Record(NamedTuple):
+class LedgerRecord(NamedTuple):
   """A record of a ledger: its position, its kind and what it says."""
 
   position: int
@@ -92,7 +92,7 @@ class PopulationLedger:
     """Lets `records` begin with the first record."""
     self.num_records, self._head = 0, START
 
-  def records(self) -> Iterator[Record]:
+  def records(self) -> Iterator[LedgerRecord]:
     """Yields the records that were not read yet; within `exclusive`.
 
     Raises:
@@ -105,10 +105,12 @@ class PopulationLedger:
       yield from self._records(database, _mark_of(self.path.parent))
     self._mark()
 
-  def _records(self, database: sqlite3.Connection, record: mark.Record | None) -> Iterator[Record]:
+  def _records(
+    self, database: sqlite3.Connection, record: mark.Record | None
+  ) -> Iterator[LedgerRecord]:
     query = 'SELECT chain FROM records WHERE position = ?'
-    last_known = database.execute(query, (self.num_records - 1,)).fetchone()
-    if self.num_records and last_known != (self._head,):
+    last_chain = database.execute(query, (self.num_records - 1,)).fetchone()
+    if self.num_records and last_chain != (self._head,):
       raise refusals.LogError(f'{self.path}: has other records than before; put its own back')
     query = (
       'SELECT position, kind, content, chain FROM records WHERE position >= ? ORDER BY position'
@@ -170,7 +172,7 @@ def next_head(previous: bytes, position: int, kind: str, text: str) -> bytes:
   return hashlib.sha256(previous + position.to_bytes(8, 'little') + content).digest()
 
 
-def read(folder: pathlib.Path) -> list[Record]:
+def read(folder: pathlib.Path) -> list[LedgerRecord]:
   """Returns all records of a ledger, also while processes write it; writes nothing beside it.
 
   Raises:
@@ -190,7 +192,7 @@ def read(folder: pathlib.Path) -> list[Record]:
       time.sleep(0.05)
     else:
       raise refusals.LogError(f'{path}: is written all the time; read it again')
-    entries, head = list[Record](), START
+    entries, head = list[LedgerRecord](), START
     with ledger_format.in_one_line(path):
       with contextlib.closing(_connected(pathlib.Path(temporary, NAME))) as database:
         for row in database.execute('SELECT * FROM records ORDER BY position'):
@@ -256,7 +258,7 @@ def _connected(path: pathlib.Path) -> sqlite3.Connection:
   return database
 
 
-def _checked(path: pathlib.Path, row: tuple, due: int, head: bytes) -> tuple[Record, bytes]:
+def _checked(path: pathlib.Path, row: tuple, due: int, head: bytes) -> tuple[LedgerRecord, bytes]:
   """Returns a record and the digest with it; LogError for one that is damaged."""
   position, kind, text, chain = row
   types = tuple(map(type, row))
@@ -266,4 +268,4 @@ def _checked(path: pathlib.Path, row: tuple, due: int, head: bytes) -> tuple[Rec
   if head != chain:
     raise refusals.LogError(f'{path}: record {due} is damaged; put a copy back')
   content: Any = json.loads(text)
-  return Record(position, kind, content), head
+  return LedgerRecord(position, kind, content), head

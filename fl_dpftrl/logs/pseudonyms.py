@@ -83,13 +83,13 @@ class Names:
   def closed(self, ids: Sequence[Id]) -> list[bool]:
     """Returns which ids were erased, and come back under no name."""
     hashes = [self._hash(_key(each)) for each in ids]
-    found = set[bytes]()
+    closed = set[bytes]()
     with self._database() as database:
       for part in _parts(sorted(set(hashes))):
         marks = ','.join('?' * len(part))
         rows = database.execute(f'SELECT hash FROM closed WHERE hash IN ({marks})', part)
-        found |= {each for (each,) in rows}
-    return [each in found for each in hashes]
+        closed |= {row[0] for row in rows}
+    return [each in closed for each in hashes]
 
   def add(self, ids: Sequence[Id], names: Sequence[str]) -> None:
     """Gives ids that have no name new ones, durably."""

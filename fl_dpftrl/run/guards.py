@@ -17,7 +17,7 @@ from fl_dpftrl.logs import id_columns, ledgers, sealing, unit_tables
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.rules import per_units
-from fl_dpftrl.run import admission, budget, continued_claims, populations, reservations
+from fl_dpftrl.run import admission, budget, continued_claims, reservations, shared_budgets
 from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages, roundings
 
@@ -53,7 +53,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     max_epsilon: float | None = None,
     *,
     log: str | os.PathLike[str],
-    population: populations.Population | None = None,
+    population: shared_budgets.Population | None = None,
     units: unit_tables.Given | None = None,
   ):
     """Opens the log, and computes how many rounds the budget allows.

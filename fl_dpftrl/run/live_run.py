@@ -15,7 +15,7 @@ from fl_dpftrl.participation import accounting
 from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.prove.replaying import opened_runs, publication, replays, statements
 from fl_dpftrl.prove.reports import settings
-from fl_dpftrl.run import budget, continued_claims, guards, live_round, populations, status
+from fl_dpftrl.run import budget, continued_claims, guards, live_round, shared_budgets, status
 from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support.files import mark, paths
 
@@ -46,7 +46,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     delta: float | None = None,
     max_epsilon: float | None = None,
     units: unit_tables.Given | None = None,
-    population: populations.Population | None = None,
+    population: shared_budgets.Population | None = None,
     exact_metrics: Sequence[str] = (),
     setting: settings.Setting = settings.Setting(),
     is_private: bool = False,

@@ -24,10 +24,10 @@ from fl_dpftrl.run import (
   live_run,
   noise_rows,
   noised_sums,
-  populations,
   private_round,
   release,
   released,
+  shared_budgets,
   structures,
 )
 from fl_dpftrl.run.observers import observer
@@ -75,7 +75,7 @@ class PrivateAggregator(live_run.LiveRun):
     zeroing_norm: float | None = None,
     metrics: Mapping[str, float] | None = None,
     metrics_stddev: float | None = None,
-    population: populations.Population | None = None,
+    population: shared_budgets.Population | None = None,
     noise_seed: int | None = None,
     moved: bool = False,
     observers: Sequence[observer.Observer] = (),

@@ -12,7 +12,7 @@ from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_columns, id_spellings, ledger_format, ledgers, pseudonyms, refusals
 from fl_dpftrl.participation.counts import population_losses
 from fl_dpftrl.participation.rules import loss_budgets, per_units
-from fl_dpftrl.run import admission, populations
+from fl_dpftrl.run import admission, shared_budgets
 
 
 class Reservations:
@@ -23,7 +23,7 @@ class Reservations:
   """
 
   def __init__(
-    self, population: populations.Population, claim: run_claim.Claim, log: ledgers.LogWriter
+    self, population: shared_budgets.Population, claim: run_claim.Claim, log: ledgers.LogWriter
   ):
     """Opens the run in the ledger of its population, or takes over what that has.
 
@@ -50,20 +50,25 @@ class Reservations:
       return admission.admit(gate, column, at_most=at_most, spellings=self.spellings)
     ids = column.to_pylist()
     closed = names.closed(ids)
-    left = [each for each, is_closed in zip(ids, closed) if not is_closed]
-    named = names.find(left)
-    fresh = dict(zip(left, pseudonyms.new_names(len(left))))
-    ids_of = dict[Any, Any]()
-    for each, name in zip(left, named):
-      ids_of.setdefault(name or fresh[each], each)
-    candidates = [name or fresh[each] for each, name in zip(left, named)]
+    admissible = [device_id for device_id, is_closed in zip(ids, closed) if not is_closed]
+    new_names = dict(zip(admissible, pseudonyms.new_names(len(admissible))))
+    candidates = [
+      name or new_names[device_id]
+      for device_id, name in zip(admissible, names.find(admissible), strict=True)
+    ]
+    ids_by_name = dict[Any, Any](zip(candidates[::-1], admissible[::-1]))  # The first one counts.
     admitted = admission.admit(gate, pa.array(candidates, pa.string()), at_most=at_most)
-    erased = (each for each, is_closed in zip(ids, closed) if is_closed)
-    away = [admission.TurnedAway(each, population_losses.WITHDRAWN, -1, 0, gate) for each in erased]
-    away += [each._replace(device_id=ids_of[each.device_id]) for each in admitted.turned_away]
-    admitted_ids = [ids_of[name] for name in admitted.column.to_pylist()]
+    turned_away = [
+      admission.TurnedAway(device_id, population_losses.WITHDRAWN, -1, 0, gate)
+      for device_id, is_closed in zip(ids, closed)
+      if is_closed
+    ]
+    turned_away += [
+      device._replace(device_id=ids_by_name[device.device_id]) for device in admitted.turned_away
+    ]
+    admitted_ids = [ids_by_name[name] for name in admitted.column.to_pylist()]
     return dataclasses.replace(
-      admitted, turned_away=tuple(away), ids=pa.array(admitted_ids, column.type)
+      admitted, turned_away=tuple(turned_away), ids=pa.array(admitted_ids, column.type)
     )
 
   @property
@@ -141,8 +146,8 @@ class PopulationGate:
 
   def reasons(self, units: np.ndarray, rows: int = 1) -> np.ndarray:
     """Returns why each may not have so many rows in the next round; '' where it may."""
-    of_run = self._gate.reasons(units, rows) if self._is_metered else self._gate.reasons(units)
-    return np.where(of_run == '', self._reasons(units, rows), of_run)
+    reasons = self._gate.reasons(units, rows) if self._is_metered else self._gate.reasons(units)
+    return np.where(reasons == '', self._reasons(units, rows), reasons)
 
   def record(self, units: np.ndarray, rows: np.ndarray | None = None) -> None:
     if self._is_metered:
@@ -154,5 +159,5 @@ class PopulationGate:
     self._gate.clear()
 
   def sentence(self, reason: str, last_round: int, participations: int) -> str:
-    sentence = populations.SENTENCES.get(reason)
+    sentence = shared_budgets.SENTENCES.get(reason)
     return sentence or self._gate.sentence(reason, last_round, participations)

@@ -8,7 +8,7 @@ from typing import Any
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_columns, unit_tables
 from fl_dpftrl.prove.reports import settings
-from fl_dpftrl.run import admission, live_round, live_run, populations
+from fl_dpftrl.run import admission, live_round, live_run, shared_budgets
 from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support.files import paths
 from fl_dpftrl.support.text import messages
@@ -43,7 +43,7 @@ class Run(live_run.LiveRun):
     delta: float | None = None,
     max_epsilon: float | None = None,
     units: unit_tables.Given | None = None,
-    population: populations.Population | None = None,
+    population: shared_budgets.Population | None = None,
     observers: Sequence[observer.Observer] = (),
     setting: settings.Setting = settings.Setting(),
   ):

@@ -167,7 +167,7 @@ def test_a_run_that_is_over_gives_back_what_no_row_can_cost_any_more():
         for draw, is_in in enumerate(mine):
           run, t = (0, draw) if draw < first else (1, draw - first)
           if draw == first and allows_after_end:
-            losses.end(0, endless.Rows.of(_BLT.gram_entries(first), first))
+            losses.end(0, endless.FiniteGram.of(_BLT.gram_entries(first), first))
           admitted = is_in and losses.reasons(run, np.array(_ME, object))[0] == ''
           losses.charge(run, np.array(_ME if admitted else [], object))
           rounds[run] += [t] if admitted else []

@@ -13,7 +13,7 @@ from tests import made, oracle
 
 def simulate(seed, hours=9.0, rounds=None, **people):
   return cohorts.Simulation(
-    population=populations.Population(
+    population=populations.SimulatedPopulation(
       num_devices=900, seed=seed, availability=availabilities.Nightly(), **people
     ),
     timer=servers.RoundTimer(rounds) if rounds else servers.HourTimer(hours),

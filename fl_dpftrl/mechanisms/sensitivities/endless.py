@@ -143,7 +143,7 @@ Gram = Lags | Blocks
 """X of a C with rows for ever."""
 
 
-class Rows(NamedTuple):
+class FiniteGram(NamedTuple):
   """X of a C with a last row, for losses that are followed round by round.
 
   Attributes:
@@ -157,13 +157,13 @@ class Rows(NamedTuple):
   least: float
 
   @classmethod
-  def of(cls, signed: kinds.Entries, num_rounds: int) -> 'Rows':
+  def of(cls, signed: kinds.Entries, num_rounds: int) -> 'FiniteGram':
     """Returns X of so many rows."""
     rounds = np.arange(num_rounds)
     own = signed(rounds, rounds)
     return cls(signed, float(own.max()), float(own.min()))
 
-  def tabulated(self, num_rounds: int) -> 'Rows':
+  def tabulated(self, num_rounds: int) -> 'FiniteGram':
     """Returns itself."""
     del num_rounds
     return self

@@ -16,7 +16,7 @@ _STEEPEST = 4.0
 class CheckIns:
   """Sampler of check-ins of all devices in `pool`, grouped by ceilings of presence and by rates."""
 
-  def __init__(self, people: populations.Population, start: int):
+  def __init__(self, people: populations.SimulatedPopulation, start: int):
     self._people = people
     self._start = start
     octaves = np.ceil(np.log2(people.rates)).astype(np.int16)

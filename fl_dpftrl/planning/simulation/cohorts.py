@@ -39,7 +39,7 @@ class StalledRound(ValueError):
 class Simulation:
   """Rounds of a server with a population of devices."""
 
-  population: populations.Population
+  population: populations.SimulatedPopulation
   timer: servers.Timer
   server: servers.Server
   seed: int = 0

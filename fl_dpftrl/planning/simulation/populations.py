@@ -14,7 +14,7 @@ _BYTES_A_DEVICE = 64  # of rates, speeds, timers and habits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Population:
+class SimulatedPopulation:
   """Devices whose rates, speeds and habits are drawn from a seed.
 
   Device i has number i. If devices are replaced, new ones get the numbers from num_devices on.

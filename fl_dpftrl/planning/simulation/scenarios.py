@@ -38,7 +38,7 @@ class Scenario:
       `trace_tables.read_traces`), or an availability of `fl_dpftrl.planning.simulation`.
     clients_per_round: number of devices chosen per round; None for 130 % of the report goal.
     dropout: fraction of the chosen devices that never report.
-    devices: other attributes of `planning.simulation.populations.Population`, by name.
+    devices: other attributes of `planning.simulation.populations.SimulatedPopulation`, by name.
     rounds: other attributes of `planning.simulation.servers.Server`, by name.
   """
 
@@ -63,7 +63,7 @@ class Scenario:
     if chosen is None:
       chosen = math.ceil(_OVER_SELECTION * goal)
     return cohorts.Simulation(
-      population=populations.Population(
+      population=populations.SimulatedPopulation(
         num_devices=self.population,
         seed=seed,
         availability=self._availability(),

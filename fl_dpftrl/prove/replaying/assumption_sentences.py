@@ -115,8 +115,8 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
     sentence = f'every {statement.unit} is in one of the runs only, as whoever replays said: {seen}'
     result.append((LOG, sentence))
   for suffix, run in _named(runs):
-    of_population = planned is not None and _is_population(planned)
-    result += [(SERVER, sentence) for sentence in _of_run(run, suffix, of_population)]
+    is_of_population = planned is not None and _is_population(planned)
+    result += [(SERVER, sentence) for sentence in _of_run(run, suffix, is_of_population)]
   return result
 
 
@@ -173,7 +173,7 @@ def _is_population(planned: statement_parts.Planned) -> bool:
   return isinstance(planned.participation, population_budgets.PopulationBudget)
 
 
-def _of_run(run: run_facts.RunFacts, suffix: str, of_population: bool) -> list[str]:
+def _of_run(run: run_facts.RunFacts, suffix: str, is_of_population: bool) -> list[str]:
   """Returns the assumptions that only some runs have."""
   result = []
   if run.units and run.units.cited:
@@ -199,7 +199,7 @@ def _of_run(run: run_facts.RunFacts, suffix: str, of_population: bool) -> list[s
       f'whoever replays said which texts mean a missing device_id{suffix}: no id that counted is'
       ' a mark of missing data'
     )
-  if run.claim.population is not None and not of_population:
+  if run.claim.population is not None and not is_of_population:
     result.append(
       f'the run drew on the budget of a population{suffix}: what all of its runs guarantee together'
       ' is said by a replay of the folder of the population'

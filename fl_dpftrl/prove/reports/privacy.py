@@ -48,7 +48,7 @@ def report(statement: statements.Statement, setting: Setting) -> str:
   if statement.runs[0].units is not None:
     noun = statement.unit
     unit = f'{_a(noun)}, with all devices that it owns'
-  of_population = planned is not None and isinstance(
+  is_of_population = planned is not None and isinstance(
     planned.participation, population_budgets.PopulationBudget
   )
   return page.render(
@@ -58,8 +58,8 @@ def report(statement: statements.Statement, setting: Setting) -> str:
     statement=statement,
     setting=setting,
     void=void,
-    of_population=of_population,
-    budget='the budget of the population' if of_population else 'the declared loss budget',
+    is_of_population=is_of_population,
+    budget='the budget of the population' if is_of_population else 'the declared loss budget',
     head=head,
     rounds_may_follow=statement.rounds_may_follow,
     adjacency=statement.adjacency.replace('_', '-'),

@@ -15,7 +15,7 @@ from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.planning.simulation import scenarios
 from fl_dpftrl.prove.reports import settings
-from fl_dpftrl.run import populations
+from fl_dpftrl.run import shared_budgets
 from fl_dpftrl.run.observers import measuring, observer, progress
 from fl_dpftrl.support import checks, metrics
 from fl_dpftrl.support.files import paths
@@ -43,7 +43,7 @@ def train(
   timer_rounds: int = 1,
   participation: Participation | None = None,
   units: unit_tables.Given | None = None,
-  population: populations.Population | None = None,
+  population: shared_budgets.Population | None = None,
   delta: float = 1e-6,
   seed: int = 0,
   rounds: Callable[[], Iterator[schemas.Cohort]] | None = None,

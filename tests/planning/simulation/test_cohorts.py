@@ -21,7 +21,7 @@ def simulation(
   num_devices=60, timer_=None, goal=5, over=0, seed=0, max_wait_days=30.0, pace=0.0, **people
 ):
   return cohorts.Simulation(
-    population=populations.Population(num_devices=num_devices, seed=11, **people),
+    population=populations.SimulatedPopulation(num_devices=num_devices, seed=11, **people),
     timer=timer_ or servers.RoundTimer(1),
     server=servers.Server(
       report_goal=goal,

@@ -7,17 +7,21 @@ from fl_dpftrl.planning.simulation import availabilities, populations, servers
 
 
 def test_what_devices_are_like_is_the_seeds():
-  first, same, other = (populations.Population(num_devices=400, seed=seed) for seed in (1, 1, 2))
+  first, same, other = (
+    populations.SimulatedPopulation(num_devices=400, seed=seed) for seed in (1, 1, 2)
+  )
   np.testing.assert_array_equal(first.rates, same.rates)
   assert (first.rates != other.rates).all()
   assert (first.rates != first.report_seconds).all()
 
 
 def test_rates_are_log_normal():
-  people = populations.Population(num_devices=100_000, check_ins_per_hour=3.0, rate_spread=0.7)
+  people = populations.SimulatedPopulation(
+    num_devices=100_000, check_ins_per_hour=3.0, rate_spread=0.7
+  )
   assert np.median(people.rates) == pytest.approx(3.0, rel=0.02)
   assert np.log(people.rates).std() == pytest.approx(0.7, rel=0.02)
-  alike = populations.Population(num_devices=9, rate_spread=0.0)
+  alike = populations.SimulatedPopulation(num_devices=9, rate_spread=0.0)
   assert (alike.rates == 2.0).all()
 
 
@@ -40,7 +44,7 @@ REFUSED = {
     'window_hours': [(5.0, 4.0), (0.0, 4.0), (4.0, 25.0)],
     'time_zones': [(), (15.0,)],
   },
-  populations.Population: {
+  populations.SimulatedPopulation: {
     'num_devices': [0, 2**31],
     'seed': [-1, 1.5],
     'check_ins_per_hour': [0.0, np.inf],
@@ -61,7 +65,7 @@ REFUSED = {
   servers.RoundTimer: {'rounds': [0, -1, 1.5, True, None]},
   servers.HourTimer: {'hours': [0.0, -1.0, np.inf, np.nan]},
 }
-NEEDED = {populations.Population: {'num_devices': 5}, servers.Server: {'report_goal': 5}}
+NEEDED = {populations.SimulatedPopulation: {'num_devices': 5}, servers.Server: {'report_goal': 5}}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ NUM_ROUNDS = 6
 DEVICES = np.array([f'device-{i}' for i in range(9)])
 CLAIM = dpftrl.Claim(strategy=dpftrl.Identity(), noise_multiplier=1.0)
 SIMULATION = cohorts.Simulation(
-  population=populations.Population(num_devices=9),
+  population=populations.SimulatedPopulation(num_devices=9),
   timer=servers.RoundTimer(2),
   server=servers.Server(report_goal=3),
   seed=5,
