@@ -123,15 +123,15 @@ def verdicts(
     recorded = (
       ' is the one in the metadata of the log, where it was recorded before the first round'
     )
-    stated = ' was fixed before the first round'
+    unconfirmed = ' was fixed before the first round'
   else:
     name = 'these limits'
     void = 'THE DECLARED SCHEMA DOES NOT HOLD in this log: the figures under declared'
     recorded = ' are those that the log recorded before the first round'
-    stated = ', the number of rounds too, were fixed before the first round'
-  stated += '; the log cannot confirm it'
+    unconfirmed = ', the number of rounds too, were fixed before the first round'
+  unconfirmed += '; the log cannot confirm it'
   sentences = [
-    f'{part(participation)}: {name}{of_run}{recorded if is_there else stated}'
+    f'{part(participation)}: {name}{of_run}{recorded if is_there else unconfirmed}'
     for of_run, is_there in is_recorded.items()
   ]
   return sentences if holds else [*sentences, f'{void} are void']
