@@ -78,9 +78,10 @@ class LiveRound:
       with self._turns.lock:
         if self._has_begun:
           raise ValueError(f'round {self.index} was entered before: a round is one block')
-        admitted = self._admitted()
+        admitted = self._admit()
         self.index, self.device_ids = admitted.round_index, admitted.device_ids
         self._has_begun = True
+        self._prepare(admitted)
         # In this order: whoever is open can be failed.
         self.is_open, self._turns.open_round = True, self
       self._turns.observers.begin(self._run, self.index)
@@ -102,9 +103,8 @@ class LiveRound:
     with self._ended(error):
       self._discard()
 
-  def _admitted(self) -> admission.Admission:
-    """Returns the cohort, once it is recorded and all is ready for the round."""
-    return self._admit()
+  def _prepare(self, admitted: admission.Admission) -> None:
+    """Makes all ready for a round whose cohort is recorded."""
 
   def _discard(self) -> None:
     """Lets go what belongs to a round that failed."""

@@ -49,10 +49,8 @@ class Round(live_round.LiveRound):
         with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
           self.fail(error)
 
-  def _admitted(self) -> admission.Admission:
-    admitted = super()._admitted()
+  def _prepare(self, admitted: admission.Admission) -> None:
     self.clip_norm = self._noised.begin()
-    return admitted
 
   def _discard(self) -> None:
     self._like = None

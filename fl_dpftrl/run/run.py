@@ -141,7 +141,5 @@ class AdmittedRound(live_round.LiveRound):
     with self._ended():
       self._measurements = measurements
 
-  def _admitted(self) -> admission.Admission:
-    admitted = super()._admitted()
+  def _prepare(self, admitted: admission.Admission) -> None:
     self.turned_away = admitted.turned_away
-    return admitted
