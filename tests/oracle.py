@@ -8,7 +8,8 @@ import numpy as np
 from scipy import stats
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.mechanisms import base, workloads
+from fl_dpftrl.mechanisms import base, sensitivities, workloads
+from fl_dpftrl.mechanisms.sensitivities import patterns as sensitivity_patterns
 
 
 class AnyMatrix(base.Strategy):
@@ -128,3 +129,12 @@ def rows(stream, num_rounds: int) -> np.ndarray:
     row, state = stream.next(state)
     made.append(row)
   return np.stack(made)
+
+
+def pattern_sensitivity(strategy, num_rounds: int, patterns) -> tuple[np.ndarray, str]:
+  """Returns the sensitivity of each pattern of rounds, and their kind, by `pattern_squares`."""
+  sizes = np.array([len(pattern) for pattern in patterns])
+  rounds = np.concatenate([np.asarray(pattern, np.int64) for pattern in patterns])
+  entries = strategy.gram_entries(num_rounds)
+  squares, exact = sensitivity_patterns.pattern_squares(entries, rounds, sizes)
+  return np.sqrt(squares), sensitivities.EXACT if exact else sensitivities.UPPER_BOUND

@@ -1,4 +1,4 @@
-"""What a population's ledger promises, and its state after any number of records."""
+"""The budgets of a population, and its state after any number of records of its ledger."""
 
 import dataclasses
 import math

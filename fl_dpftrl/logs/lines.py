@@ -1,4 +1,4 @@
-"""Logs in CSV: a line is a row, and a row is a line.
+"""Tables in CSV: a line is a row, and a row is a line.
 
 Lines are cut and counted here, before any parser sees them. A parser that took several lines
 for one row, as after a stray quotation mark, would hide participations.
@@ -22,7 +22,7 @@ _DELIMITERS = (',', '\t', ';')
 
 
 class CsvReader:
-  """A CSV log that is open for reading: values after a header line, as in RFC 4180.
+  """A CSV table that is open for reading: values after a header line, as in RFC 4180.
 
   No field has a line break within; see `readers`.
   """

@@ -1,4 +1,4 @@
-"""Logs in Parquet, read a batch of rows at a time."""
+"""Tables in Parquet, read a batch of rows at a time."""
 
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -15,7 +15,7 @@ _OTHER_METADATA = (b'ARROW:schema', b'pandas')
 
 
 class ParquetReader:
-  """A Parquet log that is open for reading; see `reader`."""
+  """A Parquet table that is open for reading; see `readers`."""
 
   def __init__(self, path: str, file: BinaryIO, columns: table_columns.TableColumns):
     """Opens a file, which must be seekable, and reads its metadata."""

@@ -1,4 +1,4 @@
-"""Reads files of logs that others may have written.
+"""Reads files of logs, and of tables beside them, that others may have written.
 
 docs/write-the-log.md says why.
 """
@@ -33,7 +33,7 @@ for _name in ('O_NONBLOCK', 'O_CLOEXEC', 'O_BINARY'):  # Not on every system.
 
 
 class _Reader(Protocol):
-  """A log file that is open: its metadata, columns, rows, and the schema of its checked rows."""
+  """A file that is open: its metadata, columns, rows, and the schema of its checked rows."""
 
   metadata: dict[str, str]
   schema: pa.Schema

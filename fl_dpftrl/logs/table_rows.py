@@ -1,4 +1,4 @@
-"""Rows of a log's table: checked as the file has them, and then one for each device.
+"""Rows of a table: checked as the file has them, and then one for each device.
 
 Missing data is never read as absence. A row may hold a list of devices, and an empty list is a
 cohort without devices. A list, a device in it, or a round that is missing is refused before

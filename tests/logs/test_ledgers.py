@@ -263,12 +263,20 @@ def test_an_older_log_beside_a_newer_ledger_is_refused(tmp_path, path):
   assert files.rows(path) == ROWS  # A log that was sent alone.
 
 
-def test_a_log_that_went_on_meanwhile_is_not_sealed(path):
+def test_a_log_whose_state_is_refused_is_not_sealed(path):
   write(path).close()
-  with pytest.raises(refusals.LogError, match='had further rounds meanwhile'):
-    sealing.seal(path, '0' * 64)
+
+
+  def refuse(state):
+    raise refusals.LogError(f'has {state.num_rounds} rounds')
+
+  with pytest.raises(refusals.LogError, match='has 4 rounds'):
+    sealing.seal(path, refuse)
   with opened(path) as log:
     log.append(4, ['z'], 500)
+  sealing.seal(path, lambda state: None)
+  with opened(path) as log, pytest.raises(ValueError, match='over for ever'):
+    log.append(5, ['z'], 500)
 
 
 def test_a_log_of_a_copy_that_went_on_is_refused_beside_the_ledger(tmp_path, path):

@@ -14,4 +14,3 @@ from fl_dpftrl.mechanisms.sensitivities.kinds import (
   Sensitivity,
   sensitivity,
 )
-from fl_dpftrl.mechanisms.sensitivities.patterns import pattern_sensitivity

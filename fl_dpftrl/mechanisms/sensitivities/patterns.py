@@ -6,8 +6,6 @@ value is that of a semidefinite programme. Its dual minimises Σ λᵢ subject t
 Every such λ proves a bound, and the best one proves the exact value.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from fl_dpftrl.mechanisms import schemas
@@ -139,35 +137,6 @@ def _dual(grams: np.ndarray, updates: np.ndarray) -> np.ndarray:
   return diagonal.sum(axis=1) + size * np.maximum(0.0, hidden - lowest)
 
 
-def pattern_sensitivity(
-  strategy: kinds.HasSensitivity, num_rounds: int, patterns: Sequence[Sequence[int]]
-) -> tuple[np.ndarray, str]:
-  """Returns the sensitivity of each given pattern of rounds of one device.
-
-  Args:
-    patterns: for each, distinct rounds from 0 to num_rounds - 1.
-
-  Returns:
-    Values of shape [len(patterns)], and their kind. The kind is 'exact' if all of them are. If X
-    has negative entries between rounds of a pattern, `worst_squares` gives its value. If there are
-    too many such patterns, or too long ones, the value is Σ |X[i, j]| and the kind 'upper_bound'.
-  """
-  for pattern in patterns:
-    if len(set(pattern)) < len(pattern):
-      raise ValueError(f'a pattern must not hold a round twice, got {np.sort(pattern).tolist()}')
-  sizes = np.array([len(pattern) for pattern in patterns], dtype=np.int64)
-  rounds = np.concatenate([np.zeros(0, np.int64), *map(np.asarray, filter(len, patterns))])
-  if not np.issubdtype(rounds.dtype, np.integer):
-    raise ValueError(f'patterns must hold whole rounds, got {rounds.dtype}')
-  if rounds.size and not 0 <= rounds.min() <= rounds.max() < num_rounds:
-    raise ValueError(
-      f'patterns must lie in rounds 0 to {num_rounds - 1}, got rounds'
-      f' {rounds.min()} to {rounds.max()}'
-    )
-  squares, exact = pattern_squares(strategy.gram_entries(num_rounds), rounds, sizes)
-  return np.sqrt(squares), kinds.EXACT if exact else kinds.UPPER_BOUND
-
-
 def pattern_squares(
   entries: kinds.Entries, rounds: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, bool]:
@@ -180,8 +149,9 @@ def pattern_squares(
     sizes: rounds of each pattern, shape [patterns].
 
   Returns:
-    Squares, shape [patterns]; and whether all of them are exact, rather than upper bounds as in
-    `pattern_sensitivity`.
+    Squares, shape [patterns]; and whether all of them are exact. If X has negative entries between
+    rounds of a pattern, `worst_squares` gives its value. If there are too many such patterns, or
+    too long ones, the value is Σ |X[i, j]|, an upper bound.
   """
   squares, exact = np.zeros(sizes.size), True
   ends = np.cumsum(sizes)

@@ -31,7 +31,7 @@ class PopulationBudget(promised.Promised):
 
   @property
   def unit(self) -> str:  # type: ignore[override]
-    """What has a budget, in words."""
+    """The unit that has a budget, in words."""
     return self.name
 
   @property

@@ -88,7 +88,7 @@ def write_evidence(
   asked['deltas'] = [delta] if isinstance(delta, (int, float)) else list(delta)
   asked['model_sha256'] = None if model is None else _digest(paths.local(model))
   asked['runs'] = [_asked(run) for run in runs]
-  with durable.building(folder, private=True) as temporary:
+  with durable.building(folder) as temporary:
     opened, originals = [], dict[str, Any]()
     for run, prefix in zip(runs, _prefixes(len(runs))):
       originals |= _store_log(temporary, prefix, run)

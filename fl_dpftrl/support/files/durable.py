@@ -68,14 +68,14 @@ def replacing(
 
 
 @contextlib.contextmanager
-def building(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[pathlib.Path]:
-  """Yields a temporary folder that gets its name if the block succeeds."""
+def building(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+  """Yields a temporary folder, of its owner only, that gets its name if the block succeeds."""
   path = paths.local(path)
   remove_leftovers(path.resolve().parent)
   with _temporary(path.resolve(), 0o600) as (lock, _):
     folder = lock.with_suffix(_FOLDER)
     try:
-      folder.mkdir(mode=0o700 if private else 0o777)
+      folder.mkdir(mode=0o700)
       yield folder
       os.rename(folder, path)
       lock.unlink()

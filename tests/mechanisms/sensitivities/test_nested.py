@@ -6,9 +6,9 @@ import pytest
 from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import tree_online
 from fl_dpftrl.mechanisms.sensitivities import nested
+from tests import oracle
 
 
 def rows(block: nested.Block) -> np.ndarray:
@@ -115,7 +115,7 @@ def test_refuses_a_schema_of_other_rounds():
 
 
 def test_the_first_rounds_are_not_always_the_worst():
-  first = sensitivities.pattern_sensitivity(
+  first = oracle.pattern_sensitivity(
     tree_online.TreeOnline(), 16, [(0, 3, 6, 9, 12), (1, 4, 7, 12, 15)]
   )[0]
   np.testing.assert_allclose(first**2, [55.0, 57.0])

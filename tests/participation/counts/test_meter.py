@@ -2,10 +2,10 @@
 
 import mpmath
 import numpy as np
-import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms.families import stamped
+from fl_dpftrl.mechanisms.sensitivities import endless
 from fl_dpftrl.participation.counts import meter
 from fl_dpftrl.participation.rules import loss_budgets
 
@@ -101,26 +101,47 @@ def test_every_pattern_of_the_named_schema_is_admitted():
       assert not (meters.losses(['a']) + meters.charges(['a']) <= limit).any()
 
 
+class _DearAtFirst:
+  """X of a stream whose row 0 costs 2⁵⁴ times as much as any other, without cross terms."""
+
+  least = 1.0
+
+  def tabulated(self, num_rounds):
+    return self
+
+  def entries(self, earlier, later):
+    own = np.where(later == 0, 2.0**54, 1.0)
+    return np.where(np.equal(earlier, later), own, 0.0)
+
+
 def test_sums_of_any_number_are_not_too_small():
   tiny = 2.0**-54  # Less than half of what separates float64 at 1.
-  meters = meter.Meters(dpftrl.Identity().endless_gram(), weight=tiny)
-  meters.spend([7], np.array([1.0]))
-  for count in range(1, 51):
+  meters = meter.Meters(_DearAtFirst(), weight=tiny)
+  for count in range(51):
     meters.add([7])
     assert mpmath.mpf(float(meters.losses([7])[0])) >= 1 + count * mpmath.mpf(2) ** -54
 
 
-def test_streams_add_up_and_new_devices_start_anew():
-  strategy = dpftrl.BLT([0.9], [0.3])
-  first, second = meter.Meters(strategy.endless_gram()), meter.Meters(strategy.endless_gram())
-  for cohort in (['a', 'b'], ['a'], ['a', 'c']):
-    first.add(cohort)
-  lost = first.losses(['a', 'b', 'c', 'd'])
-  assert lost[3] == 0.0 and lost[0] > lost[1] == lost[2] > 1.0
-  second.spend(['a', 'b', 'c', 'd'], lost)
-  second.add(['a', 'e'])
-  assert second.losses(['a'])[0] == pytest.approx(lost[0] + second.losses(['e'])[0], rel=1e-15)
-  numbered = meter.Meters(strategy.endless_gram(), numbered=True)
+def test_numbered_devices_start_anew():
+  numbered = meter.Meters(dpftrl.BLT([0.9], [0.3]).endless_gram(), numbered=True)
   numbered.add(np.array([5, 7]))
+  (loss, same, other) = numbered.losses(np.array([5, 7, 9]))
+  assert loss == same > 1.0 and other == 0.0
   numbered.forget(np.array([5]))
-  assert numbered.losses(np.array([5, 7, 9])).tolist() == [0.0, lost[1], 0.0]
+  assert numbered.losses(np.array([5, 7, 9])).tolist() == [0.0, loss, 0.0]
+
+
+def test_another_gram_lowers_losses_and_raises_none():
+  """X of the rows that a run had is no more than that of all of them."""
+  strategy, rng = dpftrl.BLT([0.9], [0.3]), np.random.default_rng(3)
+  meters = meter.Meters(strategy.endless_gram(), numbered=True)
+  cohorts = [rng.choice(20, 8, replace=False) for _ in range(12)]
+  for cohort in cohorts:
+    meters.add(cohort)
+  before = meters.losses(np.arange(20))
+  matrix = strategy.strategy_matrix(12)
+  meters.limit(endless.FiniteGram.of(strategy.gram_entries(12), 12))
+  for device, loss, largest in zip(range(20), meters.losses(np.arange(20)), before):
+    mine = [t for t, cohort in enumerate(cohorts) if device in cohort]
+    truth = float((matrix[:, mine].sum(axis=1) ** 2).sum())
+    assert truth <= loss <= truth * (1.0 + 1e-9) and loss <= largest

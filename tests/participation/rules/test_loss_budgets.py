@@ -124,11 +124,11 @@ def test_meters_after_forty_kills_are_those_of_an_uninterrupted_run(tmp_path):
 def test_a_guard_says_why_and_a_log_has_one_figure(tmp_path):
   path, said = tmp_path / 'participation.parquet', set()
   with guards.Guard(CLAIM, DELTA, max_epsilon=5.0, log=path) as running:
-    figures = {running.epsilon()}  # Before the first round too.
+    figures = {running.privacy_loss(DELTA).epsilon()}  # Before the first round too.
     for t in range(40):
       admission = running.admit(candidates(t))
       said |= {away.sentence.split(' and ', 1)[1] for away in admission.turned_away}
-      figures.add(running.epsilon())
+      figures.add(running.privacy_loss(DELTA).epsilon())
     running.claim.save(tmp_path, running.log.run)
   assert said == {
     'this round would pass its loss budget: a later one may not',

@@ -68,7 +68,7 @@ def test_a_folder_that_cannot_be_synced_is_named(tmp_path, monkeypatch):
 KILLED = """
 import os, signal, sys
 from fl_dpftrl.support.files import durable
-with durable.{0}(sys.argv[1], private=True) as temporary:
+with durable.{0}(sys.argv[1]) as temporary:
   path = temporary / 'log' if temporary.is_dir() else temporary
   path.write_text('devices')
   os.kill(os.getpid(), signal.SIGKILL)
