@@ -266,7 +266,6 @@ def test_an_older_log_beside_a_newer_ledger_is_refused(tmp_path, path):
 def test_a_log_whose_state_is_refused_is_not_sealed(path):
   write(path).close()
 
-
   def refuse(state):
     raise refusals.LogError(f'has {state.num_rounds} rounds')
 

@@ -15,6 +15,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import population_ledger, refusals
 from fl_dpftrl.support.files import mark
+from tests import pages
 
 _IDS = [f'd{i}' for i in range(6)]
 _BLT = dpftrl.load_strategy('blt-b100')
@@ -505,3 +506,14 @@ def test_a_round_of_sums_after_a_reservation_without_its_round(tmp_path, fleet, 
     assert round_of(aggregator).index == 2
   with dpftrl.PrivateAggregator(_BLT, **options()) as aggregator:
     assert round_of(aggregator).index == 3
+
+
+def test_the_programs_of_the_page(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  names = {}
+  for program in pages.programs('population-budget.md'):
+    exec(compile(program, 'population-budget.md', 'exec'), names)
+  printed = capsys.readouterr().out
+  assert 'ε = 4 at δ = 1e-06, of any number of runs and rounds' in printed
+  assert names['fleet'].status()['num_rounds'] == 8
+  assert names['school'].claim.default is None

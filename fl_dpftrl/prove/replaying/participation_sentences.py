@@ -113,11 +113,9 @@ def verdicts(
     shown = _NO_LOG_SHOWS if holds else why
     return [f'{part(participation)}: {shown}'] if participation.is_secret or not holds else []
   if isinstance(participation, population_budgets.PopulationBudget):
-    name, recorded = (
-      'the budgets',
-      ' are those of the ledger, which were fixed before its first run',
-    )
-    void, stated = f'THE {_limits(participation).upper()} DOES NOT HOLD: the figures of it', ''
+    name, unconfirmed = 'the budgets', ''
+    recorded = ' are those of the ledger, which were fixed before its first run'
+    void = f'THE {_limits(participation).upper()} DOES NOT HOLD: the figures of it'
   elif isinstance(participation, loss_budgets.LossBudget):
     name, void = 'the loss budget', 'THE LOSS BUDGET DOES NOT HOLD in this log: the figures of it'
     recorded = (

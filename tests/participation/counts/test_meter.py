@@ -2,6 +2,7 @@
 
 import mpmath
 import numpy as np
+import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms.families import stamped
