@@ -6,8 +6,9 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import layouts
-from fl_dpftrl.prove.replaying import opened_runs, replays
+from fl_dpftrl.prove.replaying import opened_runs, replays, statement_parts
 from fl_dpftrl.run import guards
+from tests import made
 from tests.prove.replaying.in_memory import log_of
 
 BLT = dpftrl.BLT([0.99, 0.7], [0.3, 0.3])
@@ -113,3 +114,20 @@ def test_a_schema_in_place_of_recorded_draws_is_void():
   declared = dpftrl.MinSep(NUM_ROUNDS)
   stated = replays.replay(opened_runs.RecordedRun.of(log, BLT, participation=declared), delta=1e-6)
   assert 'participation was drawn, and it was said to keep to a schema' in stated.void_reason
+
+
+def test_a_declared_figure_below_what_a_device_lost_does_not_hold(path, monkeypatch):
+  """Device a takes part as often as it may, so that its loss is the whole of the schema's."""
+  made.log(path, ['a', '', 'a', ''])
+  declared = dict(noise_multiplier=2.0, declared_num_rounds=4, declared_min_sep=2)
+  run = opened_runs.open_run(path, 'identity', **declared)
+  assert replays.replay(run, delta=1e-6).declared.holds
+  worst_case = dpftrl.MinSep.worst_case
+
+  def too_small(schema, strategy):
+    exact = worst_case(schema, strategy)
+    return exact._replace(value=0.7 * exact.value)
+
+  monkeypatch.setattr(dpftrl.MinSep, 'worst_case', too_small)
+  stated = replays.replay(run, delta=1e-6).declared
+  assert not stated.holds and stated.reason == statement_parts.TOO_SMALL

@@ -47,15 +47,28 @@ def test_a_checkpoint(tmp_path):
   assert latest.num_rounds == 1 and len(problems) == 1
 
 
-def test_the_lists_of_snapshots(tmp_path):
-  def row_of(row, folder):
-    recipe = dict(strategy=made.BLT, size=8, num_rounds=20, seed=bytes(32))
-    source = ahead.LocalSource(folder, 4, **recipe)
-    out = np.empty(8, np.int64)
-    source.make(row, out, row)
-    source.close()
-    return out.tobytes()
+def row_of(row, folder):
+  """A row of noise that is made with snapshots in a folder."""
+  recipe = dict(strategy=made.BLT, size=8, num_rounds=20, seed=bytes(32))
+  source, out = ahead.LocalSource(folder, 4, **recipe), np.empty(8, np.int64)
+  source.make(row, out, row)
+  source.close()
+  return out.tobytes()
 
+
+def test_the_buffers_of_snapshots(tmp_path):
+  expected = row_of(9, tmp_path)
+  buffers = sorted(tmp_path.glob('buffer-*'))
+  assert buffers
+  for path in buffers:
+    content = path.read_bytes()
+    for flipped in flips(content, 5):
+      path.write_bytes(flipped)
+      assert row_of(9, tmp_path) == expected
+    path.write_bytes(content)
+
+
+def test_the_lists_of_snapshots(tmp_path):
   expected = row_of(9, tmp_path)
   lists = sorted(tmp_path.glob('before-*'))
   assert lists

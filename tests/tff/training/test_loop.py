@@ -71,6 +71,7 @@ def test_killed_and_resumed_loses_at_most_the_round(tmp_path, undisturbed, step,
     run(tmp_path, on_step=kill_at(step, 2))
   last, _, warnings = run(tmp_path)
   assert last.burnt == (2,) * lost and len(warnings) == lost
+  assert last.state.aggregator.tolist() == [NUM_ROUNDS, 1234]  # Past the row of a lost round, too.
   assert log_rows(tmp_path) == undisturbed[2]
   assert lost or last.state.global_model_weights == undisturbed[0].state.global_model_weights
 
