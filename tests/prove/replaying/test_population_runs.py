@@ -14,7 +14,7 @@ from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.participation.counts import population_losses
 from fl_dpftrl.prove.replaying import population_runs
 
-_IDS = [f'd{i}' for i in range(6)]
+_IDS = [f'phone-{i}' for i in range(6)]
 
 
 def _claim(noise_multiplier=6.0, **more) -> dpftrl.Claim:
