@@ -135,6 +135,7 @@ class Replayed(NamedTuple):
 
   statement: statements.Statement
   opened: list[opened_runs.RecordedRun]
+  population: population_runs.PopulationRuns | None = None
 
   def to_json(self) -> json_files.Object:
     """Returns the statement."""
@@ -163,11 +164,11 @@ def run(args: argparse.Namespace) -> Replayed:
     if len(opened) != 1 or args.from_counts:
       raise ValueError(f'--write_counts={args.write_counts} is for the log of one run')
     counted.check(args.write_counts, opened[0])
-  for opened_run in opened if args.evidence else ():
+  for opened_run in opened if args.evidence and not population else ():
     evidence.check_run(opened_run)
   result = replays.replay(population or opened, **options)
   replay_text.say_warnings(result)
-  return Replayed(result, opened)
+  return Replayed(result, opened, population)
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
@@ -184,7 +185,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 def finish(args: argparse.Namespace, result: Replayed) -> None:
   """Writes the evidence and the reports."""
-  statement, opened = result
+  statement, opened, population = result
   if args.write_counts and statement.tally:
     counted.write(args.write_counts, opened[0], statement.tally)
   for path, published in ((args.report, False), (args.public_report, True)):
@@ -198,7 +199,10 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
     # Its statement is of the files in it, so they are replayed there.
     model = pathlib.Path(args.runs[-1], 'model.npz') if args.runs else None
     digest = evidence.write_evidence(
-      args.evidence, opened, model=model if model and model.exists() else None, **_options(args)
+      args.evidence,
+      population or opened,
+      model=model if model and model.exists() else None,
+      **_options(args),
     )
     print(f'fl-dpftrl: digest of {args.evidence}: {digest}', file=sys.stderr)
 
@@ -247,8 +251,6 @@ def _population(args: argparse.Namespace) -> population_runs.PopulationRuns | No
     return None
   if len(args.runs) > 1:
     raise ValueError(f'{folders[0]} is a population: give it alone, as it has all of its runs')
-  if args.evidence:
-    raise ValueError(f'--evidence={args.evidence} is for runs; copy the folder of the population')
   passed = [n for n in _OF_ONE_RUN if n != 'units' and getattr(args, n) not in (None, [])]
   if passed:
     raise ValueError(f'--{passed[0]} does not go with a population, whose ledger says it')

@@ -30,7 +30,13 @@ from fl_dpftrl.logs import (
 )
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.prove.replaying import opened_runs, replays, statements, verification
+from fl_dpftrl.prove.replaying import (
+  opened_runs,
+  population_runs,
+  replays,
+  statements,
+  verification,
+)
 from fl_dpftrl.support.files import durable, json_files, paths
 from fl_dpftrl.support.text import messages, roundings
 
@@ -38,14 +44,15 @@ SUMS, STATEMENT, UNITS = 'SHA256SUMS', 'statement.json', 'units.parquet'
 
 _LINE = re.compile(r'([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._-]{0,199})')
 _LISTED, _BLOCK = 20, 1 << 20  # sentences; bytes
-_ASKED = {'deltas', 'adjacency', 'group_size', 'disjoint', 'local_ids', 'model_sha256', 'runs'}
+_OPTIONS = ('adjacency', 'group_size', 'disjoint', 'local_ids')
+_ASKED = {*_OPTIONS, 'deltas', 'model_sha256', 'runs', 'population'}
 _OF_A_RUN = {'num_rounds', 'columns', 'first_round', 'missing'}
 _KINDS: dict[str, tuple[type, ...]] = {
   **dict.fromkeys(('deltas', 'runs'), (list,)),
   **dict.fromkeys(('group_size', 'first_round'), (int,)),
   **{name: (str, type(None)) for name in ('columns', 'missing', 'model_sha256')},
   'adjacency': (str,),
-  **dict.fromkeys(('disjoint', 'local_ids'), (bool,)),
+  **dict.fromkeys(('disjoint', 'local_ids', 'population'), (bool,)),
   'num_rounds': (int, type(None)),
 }
 
@@ -54,7 +61,7 @@ Progress = Callable[[str], None]
 
 def write_evidence(
   folder: str | os.PathLike[str],
-  runs: opened_runs.Given | Sequence[opened_runs.Given],
+  runs: opened_runs.Given | population_runs.PopulationRuns | Sequence[opened_runs.Given],
   *,
   delta: float | Sequence[float],
   adjacency: str = 'zero_out',
@@ -78,7 +85,9 @@ def write_evidence(
     ValueError: for a folder that exists, a log that is still written or has columns in the names of
       its folders, and as `replay`.
   """
-  folder, runs = paths.local(folder), opened_runs.together(runs, local_ids=local_ids)
+  folder, population = paths.local(folder), population_runs.given(runs)
+  separate: Any = runs
+  runs = opened_runs.together(separate, local_ids=local_ids) if population is None else []
   check_folder(folder)
   for run in runs:
     check_run(run)
@@ -88,6 +97,7 @@ def write_evidence(
   asked['deltas'] = [delta] if isinstance(delta, (int, float)) else list(delta)
   asked['model_sha256'] = None if model is None else _digest(paths.local(model))
   asked['runs'] = [_asked(run) for run in runs]
+  asked['population'] = population is not None
   with durable.building(folder) as temporary:
     opened, originals = [], dict[str, Any]()
     for run, prefix in zip(runs, _prefixes(len(runs))):
@@ -96,8 +106,12 @@ def write_evidence(
       if run.units is not None:
         run.units.save(temporary / f'{prefix}{UNITS}', run.log.layout.first_round)
       opened.append(dataclasses.replace(run, log=_opened(temporary, prefix, _asked(run))))
+    if population is not None:
+      population_runs.store(population, temporary)
+      if (table := population.runs[0].units) is not None:
+        table.save(temporary / UNITS)
     try:
-      statement = _replayed(opened, asked, progress)
+      statement = _replayed(_population(temporary) if population else opened, asked, progress)
     except refusals.LogError as error:  # It names the copy.
       for copy, original in originals.items():
         error = refusals.LogError(str(error).replace(copy, original))
@@ -149,6 +163,7 @@ def verify(
       digest=digest, checks=(*checks, failed, _guarantee(None, False))
     )
   runs, prefixes = [], _prefixes(len(asked['runs']))
+  population: population_runs.PopulationRuns | None = None
   for entry, prefix in zip(asked['runs'], prefixes):
     opens = functools.partial(lambda *of: runs.append(_run(folder, *of)), prefix, entry)
     detail = 'it is that of the log, and of its strategy'
@@ -160,10 +175,14 @@ def verify(
     if len(runs) < len(prefixes):
       yield 'not checked, as a claim, a log or a strategy does not fit'
       return
-    statement = _replayed(runs, asked, progress)
+    if asked['population']:
+      nonlocal population
+      population = _population(folder)
+    statement = _replayed(population or runs, asked, progress)
     expected = json.dumps(_document(statement, asked, folder))
     yield from json_files.differences('', stored, json.loads(expected))
     names = {SUMS, STATEMENT, *(f'{p}{UNITS}' for p, run in zip(prefixes, runs) if run.units)}
+    names |= population_runs.file_names(population, UNITS) if population else set()
     for facts, prefix in zip(statement.runs, prefixes):
       path = folder / f'{prefix}{files.NAME}'
       yield from _strategy_differences(path, facts.schema.schema, names)
@@ -201,6 +220,12 @@ def check_run(run: opened_runs.RecordedRun) -> None:
       )
 
 
+def _population(folder: pathlib.Path) -> population_runs.PopulationRuns:
+  """Opens the population of evidence."""
+  units = folder / UNITS
+  return population_runs.opened(folder, units if units.exists() else None, is_copy=True)
+
+
 def _prefixes(num_runs: int) -> list[str]:
   return [''] if num_runs == 1 else [f'run-{place}-' for place in range(1, num_runs + 1)]
 
@@ -225,7 +250,8 @@ def _checked_asked(asked: Any) -> json_files.Object:
     if entry is not asked and (not isinstance(entry, dict) or entry.keys() != _OF_A_RUN):
       raise ValueError(f'runs must have {", ".join(sorted(_OF_A_RUN))} each')
     for name, value in entry.items():
-      if type(value) not in _KINDS[name] or value == []:
+      may_be_empty = name == 'runs' and asked['population'] is True
+      if type(value) not in _KINDS[name] or (value == [] and not may_be_empty):
         raise ValueError(f'{name} must not be {messages.quoted(value)}')
   if any(type(delta) is not float for delta in asked['deltas']):
     raise ValueError(f'deltas must not be {messages.quoted(asked["deltas"])}')
@@ -271,12 +297,11 @@ def _run(folder: pathlib.Path, prefix: str, entry: json_files.Object) -> opened_
 
 
 def _replayed(
-  runs: Sequence[opened_runs.RecordedRun], asked: json_files.Object, progress: Progress
+  runs: Sequence[opened_runs.RecordedRun] | population_runs.PopulationRuns,
+  asked: json_files.Object,
+  progress: Progress,
 ) -> statements.Statement:
-  options = {
-    'delta': asked['deltas'],
-    **{n: asked[n] for n in ('adjacency', 'group_size', 'disjoint', 'local_ids')},
-  }
+  options = {'delta': asked['deltas'], **{name: asked[name] for name in _OPTIONS}}
   return replays.replay(runs, **options, progress=progress)
 
 

@@ -5,6 +5,7 @@ import functools
 import math
 import os
 import pathlib
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ from fl_dpftrl.mechanisms.files import documents, files
 from fl_dpftrl.participation.accounting import arithmetics, guarantees
 from fl_dpftrl.participation.rules import population_budgets
 from fl_dpftrl.prove.replaying import opened_runs
-from fl_dpftrl.support.files import paths
+from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 
 
@@ -34,6 +35,7 @@ class PopulationRuns:
   """The runs of a population, and the budget that they draw on.
 
   Attributes:
+    folder: of the population, or of evidence.
     runs: as `open_run` returns them; the rows of each are those of the ledger.
     budget: as a statement has it.
     mu: the largest μ of a class.
@@ -42,6 +44,7 @@ class PopulationRuns:
     warnings: lines that a reader should know.
   """
 
+  folder: pathlib.Path
   runs: tuple[opened_runs.RecordedRun, ...]
   budget: population_budgets.PopulationBudget
   mu: float
@@ -71,13 +74,14 @@ def is_population(path: Any) -> bool:
 
 
 def opened(
-  folder: str | os.PathLike[str], units: unit_tables.Given | None = None
+  folder: str | os.PathLike[str], units: unit_tables.Given | None = None, *, is_copy: bool = False
 ) -> PopulationRuns:
   """Counts every charge of a population anew, and compares its ledger with the folders of its runs.
 
   Args:
     folder: of the population.
     units: table of who owns which device, where other units have a budget.
+    is_copy: whether the folder is that of evidence, without runs to compare with.
 
   Raises:
     LogError: for a ledger that is damaged or of an earlier moment, and a run with other rounds.
@@ -89,7 +93,7 @@ def opened(
     functools.partial(strategy_of, folder), path=path, is_checked=True
   )
   cohorts: list[list[tuple[str, str]]] = []
-  for record in population_ledger.read(folder):
+  for record in population_ledger.read(folder, is_copy=is_copy):
     state.take(record)
     if record.kind == population_ledger.OPENED:
       cohorts.append([])
@@ -98,7 +102,7 @@ def opened(
   table = None if units is None else unit_tables.opened(units)
   runs, warnings = list[opened_runs.RecordedRun](), list[str]()
   for place, (run, rounds) in enumerate(zip(state.runs, cohorts)):
-    warnings += _compared(path, place, run)
+    warnings += () if is_copy else _compared(path, place, run)
     if rounds:
       log = _log(path, run, rounds)
       runs.append(opened_runs.RecordedRun.of(log, run.claim.strategy, table))
@@ -106,6 +110,7 @@ def opened(
     raise ValueError(f'{folder}: no run of the population has a round yet')
   claim = state.claim
   return PopulationRuns(
+    folder=folder,
     runs=tuple(runs),
     budget=population_budgets.PopulationBudget(
       epsilons=claim.epsilons,
@@ -120,9 +125,34 @@ def opened(
   )
 
 
+def given(runs: Any) -> PopulationRuns | None:
+  """Returns the population that is given, or whose folder is; None for runs."""
+  if is_population(runs):
+    return opened(runs)
+  return runs if isinstance(runs, PopulationRuns) else None
+
+
+def store(population: PopulationRuns, folder: pathlib.Path) -> set[str]:
+  """Copies the ledger and the strategies of a population; returns the names of the files."""
+  strategies = population.folder / population_ledger.STRATEGIES
+  sources = [population.folder / population_ledger.NAME, *strategies.iterdir()]
+  with durable.exclusive(population.folder / population_ledger.LOCK, wait=True):
+    for source in sources:
+      shutil.copyfile(source, folder / source.name)
+  return {source.name for source in sources}
+
+
+def file_names(population: PopulationRuns, units: str) -> set[str]:
+  """Returns the names of the files that evidence of a population has; units: that of the table."""
+  digests = (run.claim.to_json()['strategy']['sha256'] for run in population.runs)
+  strategies = [path.name for digest in digests for path in population.folder.glob(f'{digest}.*')]
+  return {population_ledger.NAME, *strategies, *([units] if population.runs[0].units else [])}
+
+
 def strategy_of(folder: pathlib.Path, digest: str) -> base.Strategy:
   """Returns the strategy of a run by its digest; LogError without its file."""
-  path = folder / population_ledger.STRATEGIES / f'{digest}.json'
+  place = folder / population_ledger.STRATEGIES
+  path = (place if place.is_dir() else folder) / f'{digest}.json'
   try:
     strategy = files.load_strategy(path)
   except (ValueError, OSError) as error:

@@ -5,7 +5,6 @@ stand side by side and are never mixed.
 """
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -58,15 +57,11 @@ def replay(
   """
   if local_ids and not disjoint:
     raise ValueError('local_ids is for disjoint runs: a device of two would be taken for two')
-  population: population_runs.PopulationRuns | None = None
-  if isinstance(runs, (str, os.PathLike)) and population_runs.is_population(runs):
-    runs = population_runs.opened(runs)
-  if isinstance(runs, population_runs.PopulationRuns):
-    if disjoint:
-      raise ValueError('disjoint is for runs, and not for a population, whose budgets are shared')
-    population = runs
-    runs = population.runs
-  runs = opened_runs.together(runs, local_ids=local_ids)
+  population = population_runs.given(runs)
+  if population is not None and disjoint:
+    raise ValueError('disjoint is for runs, and not for a population, whose budgets are shared')
+  separate: Any = runs if population is None else population.runs
+  runs = opened_runs.together(separate, local_ids=local_ids)
   terms = guarantees.Terms(delta, adjacency, group_size)
   disjoint, local_ids = disjoint and len(runs) > 1, local_ids and len(runs) > 1
   most = 1 if disjoint else None  # Of one device, in how many runs.

@@ -162,3 +162,36 @@ def test_every_record_is_needed(folder):
   records = population_ledger.read(folder)
   kinds = [record.kind for record in records]
   assert kinds == ['population', 'run', 'run', *['rounds'] * 7]
+
+
+def test_evidence_is_verified_elsewhere(tmp_path, folder, capsys):
+  evidence = tmp_path / 'evidence'
+  dispatch.run(['replay', str(folder), '--delta=1e-6', f'--evidence={evidence}'])
+  assert len(list(evidence.glob('*.json'))) == 3  # Two strategies and the statement.
+  for path in (folder, tmp_path / 'run1', tmp_path / 'run2'):
+    shutil.rmtree(path)
+  result = dpftrl.verify(evidence)
+  assert result.passed, result.checks
+  assert result.statement.declared.participation.epsilons == {'everybody': 4.0}
+  capsys.readouterr()
+  dispatch.run(['verify', str(evidence)])
+  assert 'any number of runs and rounds' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('change', ['ledger', 'strategy', 'statement', 'more'])
+def test_evidence_that_was_changed_fails(tmp_path, folder, change):
+  evidence = tmp_path / 'evidence'
+  dpftrl.write_evidence(evidence, folder, delta=1e-6)
+  path = {
+    'ledger': evidence / population_ledger.NAME,
+    'strategy': min(evidence.glob('[0-9a-f]*.json')),
+    'statement': evidence / 'statement.json',
+    'more': evidence / 'another',
+  }[change]
+  content = path.read_bytes() if path.exists() else b''
+  if change == 'ledger':
+    content = content.replace(b'phone-1', b'phone-9', 1)
+  path.write_bytes(content + b' ' * (change != 'ledger'))
+  result = dpftrl.verify(evidence)
+  assert 'files' in result.failed and not result.passed
+  assert ('statement' in result.failed) == (change in ('ledger', 'more'))
