@@ -57,12 +57,12 @@ class Round(live_round.LiveRound):
     self._noised.rows.skip_to(self.index + 1)
 
   def end(self) -> None:
-    """Marks the row of noise as used, durably, and makes the mean.
+    """Makes the mean, with the row of noise that was used up when the round began.
 
     Raises:
       ValueError: for a round that is not open; for one with fewer updates than at_least, and one in
         which an `add` was interrupted, which have failed then.
-      OSError: if the mark cannot be written: it failed.
+      OSError: if what is released beside the mean cannot be written: it failed.
     """
     with self._ended():  # No update is halfway in the sum.
       like, self._like = self._like, None
