@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import refusals
+from fl_dpftrl.logs import population_ledger, pseudonyms, refusals
+from fl_dpftrl.support.files import mark
 
 _IDS = [f'phone-{i}' for i in range(5)]
 
@@ -187,3 +188,46 @@ def test_the_command(tmp_path, fleet, capsys):
   with pytest.raises(SystemExit):
     dispatch.run(['forget', str(tmp_path / 'fleet'), *flags, f'--ids={tmp_path}/ids'])
   assert 'has no id' in capsys.readouterr().err
+
+
+def test_a_crash_between_any_two_writes_of_forgetting(tmp_path, monkeypatch):
+  """An erasure is whole or not begun: no id is erased and open, or closed and in the table."""
+  base = tmp_path / 'all'
+  base.mkdir()
+  with _run(base, _open(base, epsilon=4.0, delta=1e-6)) as run:
+    with run.round(_IDS):
+      pass
+  share = _open(base).status()['charged_share']
+  copies = []
+
+  def around(owner, name):
+    step = getattr(owner, name)
+
+    def stepped(*args, **kwargs):
+      copies.append(tmp_path / f'at {len(copies)}')
+      shutil.copytree(base, copies[-1])
+      result = step(*args, **kwargs)
+      copies.append(tmp_path / f'at {len(copies)}')
+      shutil.copytree(base, copies[-1])
+      return result
+
+    monkeypatch.setattr(owner, name, stepped)
+
+  with monkeypatch.context():
+    around(population_ledger.PopulationLedger, 'append')
+    around(mark.MarkFile, 'write')
+    around(pseudonyms.Names, 'erase')
+    _open(base).forget(['phone-1'])
+    monkeypatch.undo()
+  assert len(copies) >= 6
+  erased = set()
+  for copy in copies:
+    fleet = _open(copy)
+    assert fleet.status()['charged_share'] == share
+    with _run(copy, fleet) as run, run.round(_IDS) as round_:
+      is_erased = 'phone-1' not in round_.device_ids
+    assert bool(_holding(copy, 'phone-1')) != is_erased
+    assert fleet.forget(['phone-1']) == (not is_erased)
+    assert not _holding(copy, 'phone-1')
+    erased.add(is_erased)
+  assert erased == {True, False}
