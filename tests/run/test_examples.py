@@ -212,7 +212,7 @@ def test_a_run_without_an_end_goes_on_at_one_epsilon(tmp_path, monkeypatch, caps
 @pytest.mark.slow
 def test_the_program_of_the_page_on_runs_without_an_end(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  program_text, _ = pages.programs('endless.md')  # The other is of a second run.
+  (program_text,) = pages.programs('endless.md')
   exec(compile(program_text, 'endless.md', 'exec'), {})
   first, second = capsys.readouterr().out.splitlines()
   assert first == second and first.endswith('of any number of rounds')

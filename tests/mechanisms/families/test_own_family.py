@@ -14,6 +14,7 @@ from fl_dpftrl.mechanisms import base, family_registry, sensitivities, workload_
 from fl_dpftrl.mechanisms.families import dense, stamped
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.mechanisms.search import search_problem
+from tests import oracle
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / 'examples'
 SCHEMA = dpftrl.MinSep(num_rounds=24, min_sep=5)
@@ -117,7 +118,7 @@ def test_all_figures_are_those_of_its_matrix(own, geometric, chained):
   matrix = dense.Dense(strategy.strategy_matrix(24))
 
   def figures(strategy):
-    values, kind = sensitivities.pattern_sensitivity(strategy, 24, [(0, 5, 17)])
+    values, kind = oracle.pattern_sensitivity(strategy, 24, [(0, 5, 17)])
     blocks = sensitivities.sensitivity(stamped.Stamped(strategy, 7), SCHEMA)
     own = sensitivities.sensitivity(strategy, SCHEMA)
     return [own.value, blocks.value, *values, *workload_error.error(strategy, 24)], kind

@@ -56,7 +56,7 @@ def test_a_guard_keeps_to_it_and_a_log_has_one_figure(tmp_path):
         admitted = g.admit([f'd{i}' for i in range(t % 4, 8 + t)])
         for device in admitted.device_ids.tolist():
           rounds.setdefault(device, []).append(t)
-      figures.add(g.epsilon())
+      figures.add(g.privacy_loss(DELTA).epsilon())
       g.claim.save(tmp_path, g.log.run)
   assert all(SCHEMA.allows(np.array(times)) for times in rounds.values())
   assert max(map(len, rounds.values())) == 3
