@@ -72,21 +72,12 @@ class PopulationLedger:
     self.path, self._marked = folder / NAME, folder / MARK
     self.num_records, self._head = 0, START
     self._lock = durable.ThreadLock(self.path)
-    self._depth = 0
 
   @contextlib.contextmanager
   def exclusive(self) -> Iterator[None]:
-    """Keeps other threads and processes from the ledger within the block; may be entered again."""
-    with self._lock:
-      if self._depth:
-        yield
-        return
-      with durable.exclusive(self.path.with_name(LOCK), wait=True):
-        self._depth += 1
-        try:
-          yield
-        finally:
-          self._depth -= 1
+    """Keeps other threads and processes from the ledger within the block; no block is in another."""
+    with self._lock, durable.exclusive(self.path.with_name(LOCK), wait=True):
+      yield
 
   def read_again(self) -> None:
     """Lets `records` begin with the first record."""

@@ -26,7 +26,7 @@ from fl_dpftrl.mechanisms.files import documents, files
 from fl_dpftrl.participation.counts import population_losses
 from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.prove.replaying import population_runs
-from fl_dpftrl.support.files import durable, paths
+from fl_dpftrl.support.files import durable, json_files, paths
 from fl_dpftrl.support.text import messages
 
 _SECRETS = 'noise', 'checkpoints'  # Of a `PrivateAggregator` and of `train`, in a run's folder.
@@ -165,8 +165,7 @@ class Population:
     column = id_columns.column(units, 'units')
     with self.exclusive():
       num_erased = self.names.erase(column.to_pylist())
-      self._ledger.append(population_ledger.ERASED, {'changes': self.names.changes})
-      self._is_in_doubt = True
+      self._append(population_ledger.ERASED, {'changes': self.names.changes})
     return num_erased
 
   def _append_units(self, kind: str, units: id_columns.Ids, content: dict[str, Any]) -> None:
@@ -182,8 +181,15 @@ class Population:
         raise ValueError('units must be of the type of the ids of the runs')
       if self._state.spellings.collisions(column).any():
         raise ValueError(f'units: one {id_spellings.COLLIDES}')
-      self._ledger.append(kind, {**content, 'kind': id_kind, 'ids': text})
-      self._is_in_doubt = True  # Until the next block has read it.
+      self._append(kind, {**content, 'kind': id_kind, 'ids': text})
+
+  def _append(self, kind: str, content: json_files.Object) -> None:
+    """Appends a record, and takes it; within `exclusive`."""
+    record = population_ledger.LedgerRecord(self._ledger.num_records, kind, content)
+    self._is_in_doubt = True
+    self._ledger.append(kind, content)
+    self._state.take(record)
+    self._is_in_doubt = False
 
   def end(self, folder: str | os.PathLike[str]) -> None:
     """Ends a run for ever, and charges only for the rows of noise that it had.
@@ -220,8 +226,7 @@ class Population:
           shutil.rmtree(folder / name)
       durable.sync_folder(folder)
       if not self._state.runs[places[0]].has_ended:
-        self._ledger.append(population_ledger.ENDED, {'run': places[0]})
-        self._is_in_doubt = True
+        self._append(population_ledger.ENDED, {'run': places[0]})
 
   def _named(self, ids: list[Any]) -> pa.Array:
     """Returns names of ids that were not erased, new ones where they had none."""
@@ -278,10 +283,8 @@ class Population:
           )
         self._save_strategy(claim.strategy)
         content = {'run': identity, 'folder': str(folder.resolve()), 'claim': claim.to_json()}
-        self._ledger.append(population_ledger.OPENED, content)
-        self._is_in_doubt = True
-    with self.exclusive():
-      places = {run.identity: place for place, run in enumerate(self._state.runs)}
+        places[identity] = len(self._state.runs)
+        self._append(population_ledger.OPENED, content)
       run = self._state.runs[places[identity]]
       if run.claim.to_json() != claim.to_json():
         raise ValueError('population: the run was opened with another claim')
