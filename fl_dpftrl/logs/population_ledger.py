@@ -75,7 +75,7 @@ class PopulationLedger:
 
   @contextlib.contextmanager
   def exclusive(self) -> Iterator[None]:
-    """Keeps other threads and processes from the ledger within the block; no block is in another."""
+    """Keeps other threads and processes from the ledger in the block; none is within another."""
     with self._lock, durable.exclusive(self.path.with_name(LOCK), wait=True):
       yield
 
