@@ -81,14 +81,23 @@ class ReservedRun:
     identity: random name of the run, as its own log has it.
     folder: its folder, as it was when the run was opened.
     claim: what the run claims.
-    num_rounds: rounds that were reserved.
-    head: chained digest of their cohorts, as the run's own ledger has it.
+    heads: chained digest after each round that was reserved, as the run's own ledger has it.
     has_ended: whether no round may follow.
   """
 
   def __init__(self, content: json_files.Object, claim: run_claim.Claim):
     self.identity, self.folder, self.claim = content['run'], content['folder'], claim
-    self.num_rounds, self.head, self.has_ended = 0, ledger_format.START, False
+    self.heads, self.has_ended = list[bytes](), False
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds that were reserved."""
+    return len(self.heads)
+
+  @property
+  def head(self) -> bytes:
+    """Chained digest of their cohorts."""
+    return self.heads[-1] if self.heads else ledger_format.START
 
 
 def entries(claim: run_claim.Claim) -> endless.Gram | endless.FiniteGram:
@@ -218,8 +227,7 @@ class PopulationState:
 
   def confirm(self, place: int, head: bytes) -> None:
     """Counts the next round of a run, with its chained digest."""
-    run = self.runs[place]
-    run.num_rounds, run.head = run.num_rounds + 1, head
+    self.runs[place].heads.append(head)
 
   def _classify(self, content: json_files.Object) -> None:
     self.losses.classify(

@@ -24,6 +24,9 @@ class TurnedAway(NamedTuple):
   participations: int
   gate: gates.Gate
 
+  def __repr__(self) -> str:
+    return f'TurnedAway({self.sentence})'
+
   @property
   def sentence(self) -> str:
     """The reason, in words."""
@@ -54,14 +57,27 @@ class Admission:
     """The admitted devices, as text or int64."""
     return id_columns.as_numpy(self.column if self.ids is None else self.ids)
 
+  @property
+  def _counts(self) -> str:
+    """How many were turned away by each reason, in words."""
+    reasons = collections.Counter(device.reason for device in self.turned_away)
+    return ', '.join(f'{count} by {reason}' for reason, count in sorted(reasons.items()))
+
+  def check_size(self, at_least: int) -> None:
+    """Raises ValueError if fewer may take part than a round is to have."""
+    if len(self.column) < at_least:
+      away = f' ({self._counts})' if self.turned_away else ''
+      raise ValueError(
+        f'at_least={at_least}: only {len(self.column)} may take part in round'
+        f' {self.round_index}{away}; nothing was recorded, so wait or end the run'
+      )
+
   def check_whole(self, least: int) -> None:
     """Raises ValueError if a candidate may not take part, or there are fewer than needed."""
     if self.turned_away:
-      reasons = collections.Counter(each.reason for each in self.turned_away)
-      counts = ', '.join(f'{count} by {reason}' for reason, count in sorted(reasons.items()))
       raise ValueError(
         f'device_ids: {len(self.turned_away)} may not take part in round {self.round_index}'
-        f' ({counts}); admissible(device_ids) leaves them out'
+        f' ({self._counts}); admissible(device_ids) leaves them out'
       )
     if len(self.column) < least:
       raise ValueError(f'device_ids: {least} updates need as many devices, got {len(self.column)}')

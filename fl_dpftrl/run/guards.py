@@ -208,6 +208,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     *,
     row: int | None = None,
     at_most: int | None = None,
+    at_least: int = 0,
     timestamp: int | None = None,
   ) -> admission.Admission:
     """Admits devices to the next round, whose cohort is durably recorded on return.
@@ -219,6 +220,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       row: the noise state's next row, such as `state.aggregator.noise.row`, to be
         compared with num_rounds; None where the loop takes row num_rounds itself.
       at_most: size of the cohort, such as the report goal.
+      at_least: fewest devices of a round; ValueError for fewer, before anything is recorded.
       timestamp: UTC second of the round; None for now.
 
     Raises:
@@ -229,7 +231,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     """
     if row is not None:
       self._check_row(-1 if isinstance(row, bool) else operator.index(row))
-    return self._begin([device_ids], timestamp, at_most=at_most)[0]
+    return self._begin([device_ids], timestamp, at_most=at_most, at_least=at_least)[0]
 
   @durable.one_at_a_time
   def reserve(
@@ -253,17 +255,19 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     timestamp: int | None,
     *,
     at_most: int | None = None,
+    at_least: int = 0,
     least: int | None = None,
   ) -> list[admission.Admission]:
     """Admits cohorts, which are whole if there is a least size, to the next rounds, or none."""
     with self._exclusive():
-      return self._begun(cohorts, timestamp, at_most, least)
+      return self._begun(cohorts, timestamp, at_most, at_least, least)
 
   def _begun(
     self,
     cohorts: Sequence[id_columns.Ids],
     timestamp: int | None,
     at_most: int | None,
+    at_least: int,
     least: int | None,
   ) -> list[admission.Admission]:
     admitted: list[admission.Admission] = []
@@ -274,6 +278,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
         if admitted:  # Who may take part depends on the round before.
           self._record(admitted[-1].column)
         admitted.append(self._checked(t, device_ids, at_most))
+        admitted[-1].check_size(at_least)
         if least is not None:
           admitted[-1].check_whole(least)
         elif not self.claim.is_drawn and not len(admitted[-1].column):

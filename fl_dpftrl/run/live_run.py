@@ -61,13 +61,16 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
       delta, max_epsilon, exact_metrics, setting: see the attributes.
       units: table of who owns which device, or its files, with a `PerUnit` participation; see
         docs/units.md.
-      population: `Population` on whose budgets all its runs draw together.
+      population: `Population` on whose budgets all its runs draw together; its δ is that of the run
+        if none is given.
 
     Raises:
       ValueError: for an argument out of range, a budget that is too small for one round, and a
         folder of another run or in use.
       LogError, LostStateError: if files of the run are missing, damaged or copies.
     """
+    if population is not None and delta is None:
+      delta = population.claim.delta
     self.folder, self.delta, self.max_epsilon = paths.local(folder), delta, max_epsilon
     self.exact_metrics = tuple(exact_metrics)
     self.setting = dataclasses.replace(setting, max_epsilon=max_epsilon)

@@ -47,6 +47,8 @@ class Reservations:
     """Returns who may take part in the next round, as `admission.admit`; within `exclusive`."""
     names = self._population.names
     if names is None:
+      if not isinstance(gate, per_units.UnitGate):
+        self._population.check_kind(column)
       return admission.admit(gate, column, at_most=at_most, spellings=self.spellings)
     ids = column.to_pylist()
     closed = names.closed(ids)

@@ -76,6 +76,7 @@ class Run(live_run.LiveRun):
     candidates: id_columns.Ids,
     *,
     at_most: int | None = None,
+    at_least: int = 0,
     row: int | None = None,
     timestamp: int | None = None,
   ) -> Iterator['AdmittedRound']:
@@ -88,13 +89,14 @@ class Run(live_run.LiveRun):
     Args:
       candidates: text or whole numbers, of one type through the run.
       at_most: size of the cohort, such as the report goal; None for all who may take part.
+      at_least: fewest devices, such as those without which the mean is only noise.
       row: next row of the loop's own noise, such as `state.aggregator.noise.row`, to be compared
         with the round; None where the loop takes row `round_.row`.
       timestamp: UTC second of the round; None for now.
 
     Raises:
-      ValueError: when the block is entered, for malformed ids, a row of another round, a closed run
-        and a round that is open.
+      ValueError: when the block is entered, for malformed ids, a row of another round, fewer
+        devices than at_least, a closed run and a round that is open; nothing has changed then.
       BudgetSpentError: when the block is entered, if the round would pass the budget, or the rounds
         that there are.
       RepeatedRowError: when the block is entered, for a row that was given out before.
@@ -104,7 +106,9 @@ class Run(live_run.LiveRun):
     def admit() -> admission.Admission:
       self._turns.check()
       with self._turns.observers.failing(self, self.next_round):
-        return self.guard.admit(candidates, at_most=at_most, row=row, timestamp=timestamp)
+        return self.guard.admit(
+          candidates, row=row, at_most=at_most, at_least=at_least, timestamp=timestamp
+        )
 
     round_, error = AdmittedRound(self, self._turns, admit, candidates), None
     try:

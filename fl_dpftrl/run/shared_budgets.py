@@ -191,22 +191,30 @@ class Population:
     self._state.take(record)
     self._is_in_doubt = False
 
-  def end(self, folder: str | os.PathLike[str]) -> None:
+  def end(self, folder: str | os.PathLike[str], *, noise_is_deleted: bool = False) -> None:
     """Ends a run for ever, and charges only for the rows of noise that it had.
 
-    The run is sealed, the noise in its folder is deleted, and then it is recorded. Noise that is
-    elsewhere, such as the state of a TFF process, and every copy, must be deleted before.
+    The run is sealed, the noise of a `PrivateAggregator` or of `train` in its folder is deleted,
+    and then it is recorded. Noise that is elsewhere, and every copy, must be deleted before.
 
     Args:
       folder: of the run, which is closed.
+      noise_is_deleted: whether the noise of another loop, such as the states of a TFF process, was
+        deleted with every copy.
 
     Raises:
-      ValueError: for a run that is open, or not of the population.
+      ValueError: for a run that is open, not of the population, or of a loop whose noise was not
+        said to be deleted.
       LogError: for one that has other rounds than the ledger.
     """
     folder = paths.local(folder)
     if not folder.is_dir():
       raise ValueError(f'folder={messages.quoted(str(folder))} is no folder of a run')
+    if not (noise_is_deleted or any((folder / name).exists() for name in _SECRETS)):
+      raise ValueError(
+        f'{folder}: the noise of this run is elsewhere, such as in states of a TFF process: delete'
+        ' it with every copy, and say noise_is_deleted=True'
+      )
     with self.exclusive():
       places = list[int]()
 
@@ -313,6 +321,13 @@ class Population:
     """Returns why each unit may not have so many rows in the next round of a run; '' if it may."""
     return self._state.losses.reasons(place, units, rows)
 
+  def check_kind(self, units: pa.Array) -> None:
+    """Raises ValueError for ids of another type than those of other runs."""
+    if len(units):
+      kind, _ = ledger_format.stored(units[:1].to_pylist())
+      if self._state.kinds - {kind}:
+        raise ValueError(f'ids of a {self.claim.unit} must be of one type in all runs')
+
   def charge(self, place: int, units: pa.Array, rows: np.ndarray | None) -> None:
     """Charges units for the next round of a run, which `reserve` makes durable.
 
@@ -324,10 +339,8 @@ class Population:
     Raises:
       ValueError: for ids of another type than those of other runs, or in another spelling.
     """
+    self.check_kind(units)
     if len(units):
-      kind, _ = ledger_format.stored(units[:1].to_pylist())
-      if self._state.kinds - {kind}:
-        raise ValueError(f'ids of a {self.claim.unit} must be of one type in all runs')
       if self._state.spellings.collisions(units).any():
         raise ValueError(f'ids of a {self.claim.unit}: one {id_spellings.COLLIDES}')
     self._is_in_doubt = True

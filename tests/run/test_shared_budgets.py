@@ -198,14 +198,16 @@ def test_a_run_that_has_ended_takes_no_round(tmp_path, fleet):
   with dpftrl.Run(tmp_path / 'run1', _claim(_BLT, 6.0), population=fleet) as run:
     _rounds(run, 2)
     with pytest.raises(ValueError, match='held by another process'):
-      fleet.end(tmp_path / 'run1')
+      fleet.end(tmp_path / 'run1', noise_is_deleted=True)
   before = fleet.status()['charged_share']
-  fleet.end(tmp_path / 'run1')
+  with pytest.raises(ValueError, match='the noise of this run is elsewhere'):
+    fleet.end(tmp_path / 'run1')
+  fleet.end(tmp_path / 'run1', noise_is_deleted=True)
   assert 0.0 < fleet.status()['charged_share'] < before
   with dpftrl.Run(tmp_path / 'run1', _claim(_BLT, 6.0), population=fleet) as run:
     with pytest.raises(ValueError, match='over for ever'):
       _rounds(run)
-  fleet.end(tmp_path / 'run1')  # Again.
+  fleet.end(tmp_path / 'run1', noise_is_deleted=True)  # Again.
   assert dpftrl.Population(tmp_path / 'fleet').status() == fleet.status()
   with pytest.raises(ValueError, match='is no folder'):
     fleet.end(tmp_path / 'run9')
@@ -517,3 +519,32 @@ def test_the_programs_of_the_page(tmp_path, monkeypatch, capsys):
   assert 'ε = 4 at δ = 1e-06, of any number of runs and rounds' in printed
   assert names['fleet'].status()['num_rounds'] == 8
   assert names['school'].claim.default is None
+
+
+def test_a_round_of_too_few_is_refused_before_it_is_charged(tmp_path, fleet):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    assert run.delta == fleet.claim.delta  # As none was given.
+    fleet.withdraw(_IDS[:3])
+    with pytest.raises(ValueError, match='at_least=4: only 3 may .* round 0 .3 by withdrawn.'):
+      with run.round(_IDS, at_least=4):
+        pass
+    assert run.next_round == 0 == fleet.status()['num_rounds']
+    with run.round(_IDS, at_least=3) as round_:
+      assert repr(round_.turned_away[0]) == "TurnedAway(device 'd0' withdrew from the population)"
+    assert fleet.status()['num_rounds'] == 1
+
+
+def test_the_noise_of_a_run_that_ended_is_gone(tmp_path, fleet):
+  schema = dpftrl.MinSep(50, 1, 50)
+  with dpftrl.PrivateAggregator(
+    _BLT, template=np.zeros(3), noise_multiplier=40.0, clip_norm=1.0, report_goal=3,
+    participation=schema, folder=tmp_path / 'run1', population=fleet,
+  ) as aggregator:  # fmt: skip
+    with aggregator.round(['a', 'b', 'c']) as round_:
+      for _ in range(3):
+        round_.add(np.ones(3))
+  assert (tmp_path / 'run1' / 'noise').exists()
+  fleet.end(tmp_path / 'run1')
+  assert not (tmp_path / 'run1' / 'noise').exists()
+  statement = dpftrl.replay(tmp_path / 'fleet', delta=1e-6)
+  assert any('of each run that ended (1)' in sentence for sentence in statement.assumptions)

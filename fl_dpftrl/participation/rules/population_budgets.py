@@ -17,6 +17,7 @@ class PopulationBudget(promised.Promised):
     epsilons: ε of each class by its name.
     delta: δ of these.
     name: what has a budget, in words.
+    num_withdrawn: units that withdrew.
     num_ended: runs that ended for ever, and are charged only for the rows that they had.
 
   Source: docs/population-budget.md, theorem 1.
@@ -28,6 +29,7 @@ class PopulationBudget(promised.Promised):
   delta: float
   name: str
   num_ended: int = 0
+  num_withdrawn: int = 0
 
   @property
   def unit(self) -> str:  # type: ignore[override]

@@ -135,6 +135,8 @@ def _of_releases(statement: Statement) -> list[str]:
   """
   end = 'the end of a run' if statement.several else 'the end of the run'
   figures = 'worst case assumes' if statement.observed is None else 'worst case and observed assume'
+  if statement.planned and _is_population(statement.planned):  # Whose worst case is declared.
+    figures = 'observed assumes'
   result = [f'{figures} that neither participation nor {end} depended on what was released']
   if statement.planned and statement.planned.holds:
     result.append(participation_sentences.adaptivity(statement.planned.participation, end))

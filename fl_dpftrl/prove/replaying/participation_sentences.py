@@ -98,8 +98,13 @@ def _of_budgets(budget: population_budgets.PopulationBudget) -> list[str]:
     ]
   if budget.num_ended:
     sentences.append(
-      f'the noise of {budget.num_ended} runs that ended, and every copy of it, was deleted before'
-      ' they were charged only for the rows that they had'
+      f'the noise of each run that ended ({budget.num_ended}), and every copy of it, was deleted'
+      ' before it was charged only for the rows that it had'
+    )
+  if budget.num_withdrawn:
+    sentences.append(
+      f'no {budget.name} that withdrew ({budget.num_withdrawn}) is in a round that was reserved'
+      ' later'
     )
   return sentences
 

@@ -6,7 +6,7 @@ import math
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,8 @@ def opened(
   state = population_claim.PopulationState(
     functools.partial(strategy_of, folder), path=path, is_checked=True
   )
+  records = population_ledger.read(folder, is_copy=is_copy)
+  logs = {} if is_copy else _logs(records)  # Before the ledger: what they have, it has.
   cohorts: list[list[tuple[str, str]]] = []
   for record in population_ledger.read(folder, is_copy=is_copy):
     state.take(record)
@@ -102,7 +104,7 @@ def opened(
   table = None if units is None else unit_tables.opened(units)
   runs, warnings = list[opened_runs.RecordedRun](), list[str]()
   for place, (run, rounds) in enumerate(zip(state.runs, cohorts)):
-    warnings += () if is_copy else _compared(path, place, run)
+    warnings += () if is_copy else _compared(path, place, run, logs[run.identity])
     if rounds:
       log = _log(path, run, rounds)
       runs.append(opened_runs.RecordedRun.of(log, run.claim.strategy, table))
@@ -117,6 +119,7 @@ def opened(
       delta=claim.delta,
       name=claim.unit,
       num_ended=sum(run.has_ended for run in state.runs),
+      num_withdrawn=state.num_withdrawn,
     ),
     mu=claim.mu(claim.largest),
     chance=state.chance,
@@ -153,6 +156,8 @@ def strategy_of(folder: pathlib.Path, digest: str) -> base.Strategy:
   """Returns the strategy of a run by its digest; LogError without its file."""
   place = folder / population_ledger.STRATEGIES
   path = (place if place.is_dir() else folder) / f'{digest}.json'
+  if not path.exists():
+    raise refusals.LogError(f'{path}: is missing; copy the strategies of the population too')
   try:
     strategy = files.load_strategy(path)
   except (ValueError, OSError) as error:
@@ -162,34 +167,41 @@ def strategy_of(folder: pathlib.Path, digest: str) -> base.Strategy:
   return strategy
 
 
-def _compared(path: str, place: int, run: population_claim.ReservedRun) -> Iterator[str]:
-  """Yields a warning for a run without its folder; LogError for one that has other rounds."""
-  folder = pathlib.Path(run.folder)
-  if not folder.is_dir():
-    yield (
-      f'the folder of run {place + 1} is not where it was; its {run.num_rounds} rounds are those'
-      ' of the ledger of the population'
-    )
+def _logs(
+  records: Sequence[population_ledger.LedgerRecord],
+) -> dict[str, participation_log.Log | str]:
+  """Returns the log of each run by its identity, or why it cannot be read."""
+  logs: dict[str, participation_log.Log | str] = {}
+  for record in records:
+    if record.kind == population_ledger.OPENED:
+      path = pathlib.Path(record.content['folder'], ledger_format.NAME)
+      try:
+        logs[record.content['run']] = participation_log.read_log(path)
+      except (ValueError, OSError) as error:
+        logs[record.content['run']] = messages.one_line(error, 160)
+  return logs
+
+
+def _compared(
+  path: str, place: int, run: population_claim.ReservedRun, log: participation_log.Log | str
+) -> Iterator[str]:
+  """Yields a warning for a run without its log; LogError for one that has other rounds."""
+  name = f'run {place + 1} ({messages.one_line(pathlib.Path(run.folder).name, 60)})'
+  if isinstance(log, str):
+    if run.num_rounds:
+      yield f'{name}: its rounds are those of the ledger of the population, as {log}'
     return
-  if not run.num_rounds:
-    return
-  log = participation_log.read_log(folder / ledger_format.NAME)
   metadata = log.metadata
   if metadata.get(keys.RUN_KEY) != run.identity:
-    yield f'the folder of run {place + 1} has another run now; its rounds are those of the ledger'
+    yield f'the folder of {name} has another run now; its rounds are those of the ledger'
     return
   if log.num_rounds > run.num_rounds:
     raise refusals.LogError(
-      f'{path}: has {run.num_rounds} rounds of run {place + 1}, and its log has'
-      f' {log.num_rounds}: it is of an earlier moment; put the newest back'
+      f'{path}: has {run.num_rounds} rounds of {name}, and its log has {log.num_rounds}: it is of'
+      ' an earlier moment; put the newest back'
     )
-  if log.num_rounds == run.num_rounds and metadata.get(keys.CHAIN_KEY) != run.head.hex():
-    raise refusals.LogError(f'{path}: has other cohorts of run {place + 1} than its log')
-  if log.num_rounds < run.num_rounds:
-    yield (
-      f'the log of run {place + 1} lacks {run.num_rounds - log.num_rounds} rounds that were'
-      ' reserved, as after a crash; they count'
-    )
+  if metadata.get(keys.CHAIN_KEY) != run.heads[log.num_rounds - 1].hex():
+    raise refusals.LogError(f'{path}: has other cohorts of {name} than its log')
 
 
 def _log(

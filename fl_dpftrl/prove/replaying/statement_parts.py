@@ -88,12 +88,14 @@ def fields(participation: Participation) -> json_files.Object:
     unit = {'unit': participation.name, 'max_rows': participation.max_rows}
     return {**fields(participation.participation), **unit}
   if isinstance(participation, population_budgets.PopulationBudget):
-    budgets: json_files.Object = {
+    return {
+      'num_rounds': None,
+      'unit': participation.name,
       'budgets': dict(participation.epsilons),
       'budget_delta': participation.delta,
+      'num_ended': participation.num_ended,
+      'num_withdrawn': participation.num_withdrawn,
     }
-    budgets['num_ended_runs'] = participation.num_ended
-    return {'num_rounds': None, 'unit': participation.name, **budgets}
   if isinstance(participation, loss_budgets.LossBudget):
     return {'num_rounds': None, **dataclasses.asdict(record)}
   if not isinstance(participation, drawn.Drawn):

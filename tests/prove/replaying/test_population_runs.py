@@ -79,7 +79,7 @@ def test_a_run_whose_folder_is_missing_counts_by_the_ledger(tmp_path, folder):
   shutil.rmtree(tmp_path / 'run2')
   statement = dpftrl.replay(folder, delta=1e-6)
   assert statement.observed == before.observed
-  assert 'the folder of run 2 is not where it was' in statement.warnings[0]
+  assert 'run 2 (run2): its rounds are those of the ledger' in statement.warnings[0]
 
 
 def test_logs_are_compared_with_the_ledger(tmp_path, folder):
