@@ -161,5 +161,14 @@ class PopulationGate:
     self._gate.clear()
 
   def sentence(self, reason: str, last_round: int, participations: int) -> str:
-    sentence = shared_budgets.SENTENCES.get(reason)
+    sentence = _SENTENCES.get(reason)
     return sentence or self._gate.sentence(reason, last_round, participations)
+
+
+_SENTENCES = {
+  population_losses.SPENT: 'would pass its budget over all runs: a later round may not',
+  population_losses.LIFE: 'has no budget for any further round of any run like this one',
+  population_losses.CLASS: 'has no class, and the population has no default one',
+  population_losses.WITHDRAWN: 'withdrew from the population',
+}
+"""Why the population turns a unit away, in words that follow the unit."""

@@ -23,7 +23,6 @@ from fl_dpftrl.logs import (
 )
 from fl_dpftrl.mechanisms import base
 from fl_dpftrl.mechanisms.files import documents, files
-from fl_dpftrl.participation.counts import population_losses
 from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.prove.replaying import population_runs
 from fl_dpftrl.support.files import durable, json_files, paths
@@ -400,12 +399,3 @@ class Population:
     )
     if not path.exists():
       files.save_strategy(path, strategy, schema=separations.MinSep(1, 1))
-
-
-SENTENCES = {
-  population_losses.SPENT: 'would pass its budget over all runs: a later round may not',
-  population_losses.LIFE: 'has no budget for any further round of any run like this one',
-  population_losses.CLASS: 'has no class, and the population has no default one',
-  population_losses.WITHDRAWN: 'withdrew from the population',
-}
-"""Why the population turns a unit away, in words that follow the unit."""
