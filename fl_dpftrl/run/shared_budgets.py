@@ -92,7 +92,9 @@ class Population:
       raise ValueError('names and salt must be given together')
     if names is not None and salt is not None:
       pseudonyms.check_apart(names, salt)
-    self.names = self._begun(claim, names, salt)
+    if not (self.folder / population_ledger.NAME).exists():
+      self._begin(claim, names, salt)
+    self.names = None if names is None else pseudonyms.Names(names, salt, is_new=False)
     self._ledger = population_ledger.PopulationLedger(self.folder)
     self._state = self._empty_state()
     self._is_in_doubt = False  # Whether the state may have what the ledger lacks.
@@ -363,18 +365,8 @@ class Population:
       self._state.confirm(place, head)
     self._is_in_doubt = False
 
-  def _begun(
-    self, claim: population_claim.PopulationClaim | None, names: Any, salt: Any
-  ) -> pseudonyms.Names | None:
-    """Makes the files of a new population; returns the names, if it has some."""
+  def _begin(self, claim: population_claim.PopulationClaim | None, names: Any, salt: Any) -> None:
     path = self.folder / population_ledger.NAME
-    if not path.exists():
-      self._begin(path, claim, names, salt)
-    return None if names is None else pseudonyms.Names(names, salt, is_new=False)
-
-  def _begin(
-    self, path: pathlib.Path, claim: population_claim.PopulationClaim | None, names: Any, salt: Any
-  ) -> None:
     if claim is None:
       raise ValueError(f'{path} does not exist: give epsilon and delta to begin a population')
     self.folder.mkdir(0o700, parents=True, exist_ok=True)
