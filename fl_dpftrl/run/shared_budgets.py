@@ -94,7 +94,9 @@ class Population:
       pseudonyms.check_apart(names, salt)
     if not (self.folder / population_ledger.NAME).exists():
       self._begin(claim, names, salt)
-    self.names = None if names is None else pseudonyms.Names(names, salt, is_new=False)
+    self.names: pseudonyms.Names | None = None
+    if names is not None and salt is not None:
+      self.names = pseudonyms.Names(names, salt, is_new=False)
     self._ledger = population_ledger.PopulationLedger(self.folder)
     self._state = self._empty_state()
     self._is_in_doubt = False  # Whether the state may have what the ledger lacks.
