@@ -35,7 +35,8 @@ class PopulationClaim:
     delta: δ of these.
     default: class of units that are given none; None to turn them away.
     unit: what has a budget: 'device', or the name of the `PerUnit` of all runs.
-    has_names: whether ledgers and logs hold random names of devices in place of ids.
+    names: identity of the table of random names that ledgers and logs hold in place of ids; None
+      where they hold ids.
 
   Raises:
     ValueError: for an attribute out of range.
@@ -45,7 +46,7 @@ class PopulationClaim:
   delta: float
   default: str | None = EVERYBODY
   unit: str = 'device'
-  has_names: bool = False
+  names: str | None = None
 
   def __post_init__(self):
     gaussian.check_delta(self.delta)
@@ -57,9 +58,9 @@ class PopulationClaim:
         raise ValueError(f'epsilon: a class is a word of letters, got {messages.quoted(name)}')
     values = {name: float(value) for name, value in self.epsilons.items()}
     object.__setattr__(self, 'epsilons', values)
-    if self.default is not None and self.default not in self.epsilons:
+    if self.default is not None and self.default not in list(self.epsilons):
       raise ValueError(f'default must be a class of epsilon, got {messages.quoted(self.default)}')
-    if self.has_names and self.unit != 'device':
+    if self.names is not None and self.unit != 'device':
       raise ValueError('names are of devices: tables of units hold ids')
     if not isinstance(self.unit, str) or not re.fullmatch(r'[a-z]+([ -][a-z]+)*', self.unit):
       raise ValueError(f'unit must be small letters, got {messages.quoted(self.unit)}')
@@ -218,24 +219,26 @@ class PopulationState:
   def charge(self, place: int, units: pa.Array, rows: np.ndarray | None) -> None:
     """Charges units for the next round of a run, before it is confirmed."""
     self.losses.charge(place, ids_of(units), rows)
+    self._record_ids(units)
+
+  def _record_ids(self, units: pa.Array) -> None:
     if len(units):
-      self.kinds.add(
-        ledger_format.NUMBERS if pa.types.is_integer(units.type) else ledger_format.TEXT
-      )
-      if not pa.types.is_integer(units.type):
-        self.spellings.add(units)
+      is_text = not pa.types.is_integer(units.type)
+      self.kinds.add(ledger_format.TEXT if is_text else ledger_format.NUMBERS)
+      self.spellings.add(units)
 
   def confirm(self, place: int, head: bytes) -> None:
     """Counts the next round of a run, with its chained digest."""
     self.runs[place].heads.append(head)
 
   def _classify(self, content: json_files.Object) -> None:
-    self.losses.classify(
-      ids_of(ledger_format.ids_of(content['kind'], content['ids'])), content['name']
-    )
+    units = ledger_format.ids_of(content['kind'], content['ids'])
+    self._record_ids(units)
+    self.losses.classify(ids_of(units), content['name'])
 
   def _withdraw(self, content: json_files.Object) -> None:
     units = ledger_format.ids_of(content['kind'], content['ids'])
+    self._record_ids(units)
     self.losses.withdraw(ids_of(units))
     self.num_withdrawn += len(units)
 

@@ -175,6 +175,28 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     Args:
       units: citation of the table of units; '' for a run without one.
     """
+    rows, next_state = self._checked(first, columns, timestamp, units)
+    self._mark_rounds()  # If that failed for the rounds before.
+    if self.path.exists():  # What it was before.
+      self.path.unlink()
+      durable.sync_folder(self.path.parent)
+
+    def insert(database: sqlite3.Connection) -> None:
+      self._pending = next_state
+      database.executemany('INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)', rows)
+
+    self._commit(insert)
+    self._mark_rounds()
+
+  @durable.one_at_a_time
+  def check(self, first: int, columns: Sequence[pa.Array], timestamp: int, units: str = '') -> None:
+    """Raises the ValueError that `begin` would, and begins nothing."""
+    self._checked(first, columns, timestamp, units)
+
+  def _checked(
+    self, first: int, columns: Sequence[pa.Array], timestamp: int, units: str
+  ) -> tuple[list[tuple], ledger_format.State]:
+    """Returns rows of the next rounds and the state with them; ValueError for what will not do."""
     self._opened()
     state = self._state
     if operator.index(first) != state.num_rounds:
@@ -199,23 +221,12 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     texts = [column for column in columns if len(column) and ledger_format.TEXT in kinds]
     if texts and self.spellings.collisions(pa.concat_arrays(texts)).any():
       raise ValueError(f'device_ids: one {id_spellings.COLLIDES}; write each in one spelling')
-    self._mark_rounds()  # If that failed for the rounds before.
-    if self.path.exists():  # What it was before.
-      self.path.unlink()
-      durable.sync_folder(self.path.parent)
     cited = state.units
     if units != (cited[-1][1] if cited else ''):
       cited = (*cited, (first, units))
-    next_state = dataclasses.replace(
+    return rows, dataclasses.replace(
       state, num_rounds=first + len(rows), head=head, kinds=frozenset(kinds), units=cited
     )
-
-    def insert(database: sqlite3.Connection) -> None:
-      self._pending = next_state
-      database.executemany('INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)', rows)
-
-    self._commit(insert)
-    self._mark_rounds()
 
   def _mark_rounds(self) -> None:
     """Says in the mark, durably, which rounds were begun."""

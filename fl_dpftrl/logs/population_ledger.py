@@ -13,6 +13,7 @@ how many there must be. A ledger with fewer records than its mark is of an earli
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -46,6 +47,7 @@ _TABLE = (
 )
 _INSERT = 'INSERT INTO records VALUES (?, ?, ?, ?)'
 _TRIES = 20
+_HELD_UP = 10 * 10**9  # nanoseconds for which a process may be held up as it writes the mark
 
 
 class LedgerRecord(NamedTuple):
@@ -72,12 +74,20 @@ class PopulationLedger:
     self.path, self._marked = folder / NAME, folder / MARK
     self.num_records, self._head = 0, START
     self._lock = durable.ThreadLock(self.path)
+    self._held: io.FileIO | None = None
 
   @contextlib.contextmanager
-  def exclusive(self) -> Iterator[None]:
-    """Keeps other threads and processes from the ledger in the block; none is within another."""
-    with self._lock, durable.exclusive(self.path.with_name(LOCK), wait=True):
-      yield
+  def exclusive(self) -> Iterator[bool]:
+    """Keeps other threads and processes from the ledger within the block.
+
+    Yields whether the block is within another one, as that of a signal handler may be.
+    """
+    with self._lock:
+      if self._held is not None and not self._held.closed:
+        yield True
+        return
+      with durable.locked(self.path.with_name(LOCK), wait=True) as self._held:
+        yield False
 
   def read_again(self) -> None:
     """Lets `records` begin with the first record."""
@@ -89,6 +99,7 @@ class PopulationLedger:
     Raises:
       LogError: for a ledger that is damaged, of another population or of an earlier moment.
     """
+    self._mark()  # Which refuses a copy, before anything is read.
     with (
       ledger_format.in_one_line(self.path),
       contextlib.closing(_connected(self.path)) as database,
@@ -134,9 +145,22 @@ class PopulationLedger:
     self.num_records, self._head = self.num_records + 1, head
     self._mark()
 
+  def trust(self) -> None:
+    """Takes the ledger where it is, though it was moved; within `exclusive`."""
+    marked = mark.MarkFile(self._marked)
+    try:
+      marked.trust()
+    finally:
+      marked.close()
+
   def _mark(self) -> None:
     marked = mark.MarkFile(self._marked)
     try:
+      if marked.is_suspect or marked.late > _HELD_UP:
+        raise mark.LostStateError(
+          f'{self.path.parent} is a copy, or was put back from a backup: budgets may have been'
+          ' spent since. If it was only moved, and nobody used it since, give moved=True'
+        )
       if marked.num_rounds < self.num_records:
         marked.write(num_rounds=self.num_records, head=self._head)
     finally:

@@ -7,7 +7,6 @@ that an older table is refused.
 """
 
 import contextlib
-import decimal
 import hashlib
 import hmac
 import os
@@ -23,10 +22,10 @@ from fl_dpftrl.support.files import durable, paths
 _TABLES = (
   'CREATE TABLE names (id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE) WITHOUT ROWID',
   'CREATE TABLE closed (hash BLOB PRIMARY KEY) WITHOUT ROWID',
-  'CREATE TABLE facts (changes INTEGER NOT NULL, salt BLOB NOT NULL)',
+  'CREATE TABLE facts (changes INTEGER NOT NULL, salt BLOB NOT NULL, identity TEXT NOT NULL)',
 )
 _SALT_BYTES, _NAME_BYTES = 32, 16
-_NUMBER = re.compile(r'[+-]?([0-9]{1,25}(\.[0-9]{0,25})?|\.[0-9]{1,25})([eE][+-]?[0-9]{1,4})?')
+_NUMBER = re.compile(r'([+-]?)(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?')
 Id = str | int
 
 
@@ -35,6 +34,7 @@ class Names:
 
   Attributes:
     path: the file.
+    identity: random name of the table.
   """
 
   def __init__(self, path: str | os.PathLike[str], salt: str | os.PathLike[str], *, is_new: bool):
@@ -58,7 +58,9 @@ class Names:
     except OSError as error:
       raise refusals.LogError(f'{salt}: {error.strerror}; put it back') from error
     with self._database() as database:
-      ((_, check),) = database.execute('SELECT changes, salt FROM facts')
+      ((check, self.identity),) = database.execute('SELECT salt, identity FROM facts')
+    if is_new and self.changes:
+      raise ValueError(f'{self.path}: is of another population; name another file')
     if check != self._hash(''):
       raise ValueError(
         f'{salt}: is another salt than that of {self.path}, whose erased ids it opens'
@@ -68,21 +70,21 @@ class Names:
   def changes(self) -> int:
     """New names and erasures so far."""
     with self._database() as database:
-      ((changes, _),) = database.execute('SELECT changes, salt FROM facts')
+      ((changes,),) = database.execute('SELECT changes FROM facts')
     return int(changes)
 
   def find(self, ids: Sequence[Id]) -> list[str | None]:
     """Returns the name of each id; None for one that has none."""
     names = dict[str, str]()
     with self._database() as database:
-      for part in _parts(sorted(set(map(_key, ids)))):
+      for part in _parts(sorted(set(map(key, ids)))):
         marks = ','.join('?' * len(part))
         names |= dict(database.execute(f'SELECT id, name FROM names WHERE id IN ({marks})', part))
-    return [names.get(_key(each)) for each in ids]
+    return [names.get(key(each)) for each in ids]
 
   def closed(self, ids: Sequence[Id]) -> list[bool]:
     """Returns which ids were erased, and come back under no name."""
-    hashes = [self._hash(_key(each)) for each in ids]
+    hashes = [self._hash(key(each)) for each in ids]
     closed = set[bytes]()
     with self._database() as database:
       for part in _parts(sorted(set(hashes))):
@@ -96,12 +98,12 @@ class Names:
     if not ids:
       return
     with self._change(len(ids)) as database:
-      rows = zip(map(_key, ids), names, strict=True)
+      rows = zip(map(key, ids), names, strict=True)
       database.executemany('INSERT INTO names VALUES (?, ?)', rows)
 
   def erase(self, ids: Iterable[Id]) -> int:
     """Closes ids for ever, and deletes their names durably; returns how many had one."""
-    erased = sorted(set(map(_key, ids)))
+    erased = sorted(set(map(key, ids)))
     with self._change(len(erased)) as database:
       hashes = ((self._hash(key),) for key in erased)
       database.executemany('INSERT OR IGNORE INTO closed VALUES (?)', hashes)
@@ -140,10 +142,12 @@ def new_names(count: int) -> list[str]:
   return [secrets.token_hex(_NAME_BYTES) for _ in range(count)]
 
 
-def check_apart(path: str | os.PathLike[str], salt: str | os.PathLike[str]) -> None:
-  """Raises ValueError for a salt beside the names."""
-  if pathlib.Path(path).resolve().parent == pathlib.Path(salt).resolve().parent:
-    raise ValueError('salt must lie in another folder than names: who has both can undo erasures')
+def check_apart(*files: str | os.PathLike[str]) -> None:
+  """Raises ValueError unless names, salt and ledger lie in folders of their own."""
+  if len({pathlib.Path(file).resolve().parent for file in files}) < len(files):
+    raise ValueError(
+      'names, salt and population must lie in folders of their own: who has all can undo erasures'
+    )
 
 
 def _begin(path: pathlib.Path, salt: pathlib.Path) -> None:
@@ -160,7 +164,7 @@ def _begin(path: pathlib.Path, salt: pathlib.Path) -> None:
       for table in _TABLES:
         database.execute(table)
       check = hmac.new(secret, b'', hashlib.sha256).digest()
-      database.execute('INSERT INTO facts VALUES (0, ?)', (check,))
+      database.execute('INSERT INTO facts VALUES (0, ?, ?)', (check, secrets.token_hex(16)))
   durable.sync_names(path.parent)
 
 
@@ -176,10 +180,15 @@ def _connected(path: pathlib.Path) -> sqlite3.Connection:
   return database
 
 
-def _key(device_id: Id) -> str:
+def key(device_id: Id) -> str:
   """Returns the id as the table has it: one spelling of a number, so that no other gets a name."""
-  text = str(device_id)
-  return str(decimal.Decimal(text).normalize()) if _NUMBER.fullmatch(text) else text
+  match = _NUMBER.fullmatch(str(device_id))
+  if match is None:
+    return str(device_id)
+  sign, whole, fraction = match.groups()
+  whole, fraction = whole.lstrip('0'), (fraction or '').rstrip('0')
+  number = f'{whole or "0"}.{fraction}'.rstrip('.')
+  return f'-{number}' if sign == '-' and (whole or fraction) else number
 
 
 def _parts(values: list) -> Iterator[list]:

@@ -95,7 +95,9 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     self.log = ledgers.LogWriter(log, self.claim)
     try:
       if population is not None:
-        self._reservations = reservations.Reservations(population, self.claim, self.log)
+        self._reservations = reservations.Reservations(
+          population, self.claim, self.log, lambda: self.units
+        )
         self.gate = self._reservations.limited(self.gate)
       if table is not None:
         self._take_units(table)
@@ -291,7 +293,8 @@ class Guard(contextlib.AbstractContextManager['Guard']):
           self._reservations.charge(admitted[-1], self._citation, self.gate)
       now = int(time.time()) if timestamp is None else timestamp
       columns = [each.column for each in admitted]
-      if self._reservations:
+      if self._reservations:  # What the log would refuse is refused before.
+        self.log.check(first, columns, now, self._citation)
         self._reservations.reserve(now)
       self.log.begin(first, columns, now, self._citation)
       for last in admitted[-1:]:

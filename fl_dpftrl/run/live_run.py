@@ -69,6 +69,8 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
         folder of another run or in use.
       LogError, LostStateError: if files of the run are missing, damaged or copies.
     """
+    if population is not None and not isinstance(population, shared_budgets.Population):
+      raise ValueError('population must be a Population')
     if population is not None and delta is None:
       delta = population.claim.delta
     self.folder, self.delta, self.max_epsilon = paths.local(folder), delta, max_epsilon

@@ -9,7 +9,15 @@ import numpy as np
 import pyarrow as pa
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import id_columns, id_spellings, ledger_format, ledgers, pseudonyms, refusals
+from fl_dpftrl.logs import (
+  id_columns,
+  id_spellings,
+  ledger_format,
+  ledgers,
+  pseudonyms,
+  refusals,
+  unit_tables,
+)
 from fl_dpftrl.participation.counts import population_losses
 from fl_dpftrl.participation.rules import loss_budgets, per_units
 from fl_dpftrl.run import admission, shared_budgets
@@ -23,15 +31,22 @@ class Reservations:
   """
 
   def __init__(
-    self, population: shared_budgets.Population, claim: run_claim.Claim, log: ledgers.LogWriter
+    self,
+    population: shared_budgets.Population,
+    claim: run_claim.Claim,
+    log: ledgers.LogWriter,
+    units: Callable[[], unit_tables.UnitTable | None],
   ):
     """Opens the run in the ledger of its population, or takes over what that has.
+
+    Args:
+      units: function that returns the table of who owns which device; None without one.
 
     Raises:
       ValueError: for another claim than before.
       LogError: for a run that has rounds which the ledger lacks, or other ones.
     """
-    self._population, self._log = population, log
+    self._population, self._log, self._units = population, log, units
     self._charged: list[list[Any]] = []  # Cohorts that are not durable yet.
     self._place = population.open_run(log.run, claim, log.path.parent, has_begun=log.num_rounds > 0)
     with self.exclusive():
@@ -40,8 +55,28 @@ class Reservations:
   def limited(self, gate: Any) -> Any:
     """Returns the gate that admits those whom a gate admits, while their budget is enough."""
     if isinstance(gate, per_units.UnitGate):
-      return gate.limited(self.limited)
-    return PopulationGate(gate, lambda *asked: self._population.reasons(self._place, *asked))
+      return gate.limited(
+        lambda inner: PopulationGate(inner, lambda numbers, rows: self._reasons(numbers, rows))
+      )
+    return PopulationGate(gate, lambda ids, rows: self._population.reasons(self._place, ids, rows))
+
+  def _reasons(self, numbers: np.ndarray, rows: int) -> np.ndarray:
+    """Returns why units, by their numbers in the table, may not have so many rows."""
+    ids = self._unit_ids(numbers).to_numpy(zero_copy_only=False)
+    return self._population.reasons(self._place, ids, rows)
+
+  def _unit_ids(self, numbers: np.ndarray) -> pa.Array:
+    table = self._units()
+    if table is None:
+      raise ValueError('units were not given when the run was opened')
+    return id_columns.column(table.ids(numbers))
+
+  def _owners(self, column: pa.Array, gate: Any) -> tuple[pa.Array, np.ndarray | None]:
+    """Returns the units that a cohort charges, and the rows of each; None for one each."""
+    if not isinstance(gate, per_units.UnitGate):
+      return column, None
+    numbers, rows = gate.owned(column.to_numpy(zero_copy_only=False))
+    return self._unit_ids(numbers), rows
 
   def admit(self, gate: Any, column: pa.Array, at_most: int | None) -> admission.Admission:
     """Returns who may take part in the next round, as `admission.admit`; within `exclusive`."""
@@ -53,10 +88,10 @@ class Reservations:
     ids = column.to_pylist()
     closed = names.closed(ids)
     admissible = [device_id for device_id, is_closed in zip(ids, closed) if not is_closed]
-    new_names = dict(zip(admissible, pseudonyms.new_names(len(admissible))))
+    keys = list(map(pseudonyms.key, admissible))
+    new_names = dict(zip(keys, pseudonyms.new_names(len(keys))))
     candidates = [
-      name or new_names[device_id]
-      for device_id, name in zip(admissible, names.find(admissible), strict=True)
+      name or new_names[key] for key, name in zip(keys, names.find(admissible), strict=True)
     ]
     ids_by_name = dict[Any, Any](zip(candidates[::-1], admissible[::-1]))  # The first one counts.
     admitted = admission.admit(gate, pa.array(candidates, pa.string()), at_most=at_most)
@@ -108,7 +143,7 @@ class Reservations:
       ids = admitted.ids.to_pylist()
       new = [i for i, name in enumerate(names.find(ids)) if name is None]
       names.add([ids[i] for i in new], column.take(pa.array(new, pa.int64())).to_pylist())
-    units, rows = _owners(column, gate)
+    units, rows = self._owners(column, gate)
     self._population.charge(self._place, units, rows)
     kind, text = ledger_format.stored(sorted(column.to_pylist()))
     cohort: list[Any] = [ledger_format.cited(kind, citation), text]
@@ -119,14 +154,6 @@ class Reservations:
   def reserve(self, second: int) -> None:
     """Makes what was charged durable; within the same `exclusive`; second: UTC, of the rounds."""
     self._population.reserve(self._place, second, self._charged)
-
-
-def _owners(column: pa.Array, gate: Any) -> tuple[pa.Array, np.ndarray | None]:
-  """Returns the units that a cohort charges, and the rows of each; None for one each."""
-  if not isinstance(gate, per_units.UnitGate):
-    return column, None
-  units, rows = gate.owned(column.to_numpy(zero_copy_only=False))
-  return id_columns.column(units), rows
 
 
 class PopulationGate:

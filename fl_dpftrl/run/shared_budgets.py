@@ -1,6 +1,7 @@
 """A population whose runs draw on one budget of every device, or person."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import pathlib
@@ -63,6 +64,7 @@ class Population:
     unit: str = 'device',
     names: str | os.PathLike[str] | None = None,
     salt: str | os.PathLike[str] | None = None,
+    moved: bool = False,
   ):
     """Opens a population, or begins it.
 
@@ -74,6 +76,7 @@ class Population:
       unit: what has a budget: 'device', or the name of the `PerUnit` of all runs, such as 'person'.
       names, salt: files in two folders apart from this one, for logs that hold random names of
         devices in place of ids, so that one can be erased; see `forget`. Each call gives them.
+      moved: whether the folder was moved, or put on another disk, and nobody used it since.
 
     Raises:
       ValueError: for an argument out of range, and budgets that are not those of the ledger.
@@ -86,12 +89,12 @@ class Population:
         raise ValueError('epsilon and delta must be given together')
       epsilons = epsilon if isinstance(epsilon, Mapping) else {population_claim.EVERYBODY: epsilon}
       claim = population_claim.PopulationClaim(
-        epsilons=epsilons, delta=delta, default=default, unit=unit, has_names=names is not None
+        epsilons=epsilons, delta=delta, default=default, unit=unit
       )
     if (names is None) != (salt is None):
       raise ValueError('names and salt must be given together')
     if names is not None and salt is not None:
-      pseudonyms.check_apart(names, salt)
+      pseudonyms.check_apart(names, salt, self.folder / population_ledger.NAME)
     if not (self.folder / population_ledger.NAME).exists():
       self._begin(claim, names, salt)
     self.names: pseudonyms.Names | None = None
@@ -100,9 +103,12 @@ class Population:
     self._ledger = population_ledger.PopulationLedger(self.folder)
     self._state = self._empty_state()
     self._is_in_doubt = False  # Whether the state may have what the ledger lacks.
+    if moved:
+      with self._ledger.exclusive():
+        self._ledger.trust()
     with self.exclusive():
       self.claim = self._state.claim
-    if claim is not None and claim != self.claim:
+    if claim is not None and dataclasses.replace(claim, names=self.claim.names) != self.claim:
       raise ValueError(
         f'{self._ledger.path}: epsilon, delta, default and unit must be those of before:'
         f' {messages.one_line(self.claim, 160)}'
@@ -119,7 +125,10 @@ class Population:
   @contextlib.contextmanager
   def exclusive(self) -> Iterator[None]:
     """Keeps other threads and processes from the ledger, of which all is known within the block."""
-    with self._ledger.exclusive():
+    with self._ledger.exclusive() as is_within:
+      if is_within:
+        yield
+        return
       if self._is_in_doubt:
         self._state = self._empty_state()
         self._ledger.read_again()
@@ -127,7 +136,7 @@ class Population:
       for record in self._ledger.records():
         self._state.take(record)
       self._is_in_doubt = False
-      if (self.names is not None) != self._state.claim.has_names:
+      if (None if self.names is None else self.names.identity) != self._state.claim.names:
         raise ValueError('names and salt must be given, as before, or not, as before')
       if self.names is not None and self.names.changes < self._state.num_changes:
         raise refusals.LogError(f'{self.names.path}: is of an earlier moment; put the newest back')
@@ -143,7 +152,7 @@ class Population:
       units: text or whole numbers, of the type of the ids of all runs.
       name: one of the classes that have a budget.
     """
-    if name not in self.claim.epsilons:
+    if not isinstance(name, str) or name not in self.claim.epsilons:
       raise ValueError(f'name must be a class of epsilon, got {messages.quoted(name)}')
     self._append_units(population_ledger.CLASSES, units, {'name': name})
 
@@ -211,7 +220,7 @@ class Population:
       LogError: for one that has other rounds than the ledger.
     """
     folder = paths.local(folder)
-    if not folder.is_dir():
+    if not ledger_format.path_of(folder / ledger_format.NAME).exists():
       raise ValueError(f'folder={messages.quoted(str(folder))} is no folder of a run')
     if not (noise_is_deleted or any((folder / name).exists() for name in _SECRETS)):
       raise ValueError(
@@ -243,7 +252,8 @@ class Population:
     """Returns names of ids that were not erased, new ones where they had none."""
     names: Any = self.names
     ids = [each for each, is_closed in zip(ids, names.closed(ids)) if not is_closed]
-    new = list(dict.fromkeys(each for each, name in zip(ids, names.find(ids)) if name is None))
+    unnamed = (each for each, name in zip(ids, names.find(ids)) if name is None)
+    new = list({pseudonyms.key(device_id): device_id for device_id in unnamed}.values())
     names.add(new, pseudonyms.new_names(len(new)))
     return pa.array(names.find(ids), pa.string())
 
@@ -268,7 +278,11 @@ class Population:
     """Raises ValueError for a claim that no budget of the population can be charged for."""
     if (unit := population_claim.unit_of(claim)) != self.claim.unit:
       raise ValueError(f'population: it has a budget for each {self.claim.unit}, and not {unit}')
-    population_claim.entries(claim)
+    try:
+      population_claim.entries(claim)
+      population_claim.rounding(claim)
+    except OverflowError as error:
+      raise ValueError(f'population: no loss of this strategy is known: {error}') from error
 
   def open_run(
     self, identity: str, claim: run_claim.Claim, folder: pathlib.Path, *, has_begun: bool = False
@@ -293,6 +307,10 @@ class Population:
             f'{self._ledger.path}: lacks the run of {folder}: it is of an earlier moment'
           )
         self._save_strategy(claim.strategy)
+        # As the ledger is read by everybody: what cannot be read again is not written.
+        digest = documents.strategy_digest(claim.strategy)
+        strategy = population_runs.strategy_of(self.folder, digest)
+        self.check(run_claim.Claim.from_json(claim.to_json(), strategy))
         content = {'run': identity, 'folder': str(folder.resolve()), 'claim': claim.to_json()}
         places[identity] = len(self._state.runs)
         self._append(population_ledger.OPENED, content)
@@ -342,6 +360,8 @@ class Population:
     Raises:
       ValueError: for ids of another type than those of other runs, or in another spelling.
     """
+    if self._state.runs[place].has_ended:
+      raise ValueError(f'no round may follow: {sealing.SEALED}')
     self.check_kind(units)
     if len(units):
       if self._state.spellings.collisions(units).any():
@@ -379,7 +399,9 @@ class Population:
         raise refusals.LogError(f'{path}: is gone; put it back')
       (self.folder / population_ledger.STRATEGIES).mkdir(0o700, exist_ok=True)
       if names is not None:
-        pseudonyms.Names(names, salt, is_new=True)
+        claim = dataclasses.replace(
+          claim, names=pseudonyms.Names(names, salt, is_new=True).identity
+        )
       population_ledger.begin(self.folder, vars(claim))
 
   def _empty_state(self) -> population_claim.PopulationState:

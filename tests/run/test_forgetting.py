@@ -127,7 +127,7 @@ def test_names_and_salt_are_those_of_before(tmp_path, fleet):
 
 
 def test_salt_lies_apart(tmp_path):
-  with pytest.raises(ValueError, match='another folder'):
+  with pytest.raises(ValueError, match='folders of their own'):
     dpftrl.Population(
       tmp_path / 'fleet', epsilon=1.0, delta=1e-6, names=tmp_path / 'names', salt=tmp_path / 'salt'
     )
@@ -222,7 +222,7 @@ def test_a_crash_between_any_two_writes_of_forgetting(tmp_path, monkeypatch):
   assert len(copies) >= 6
   erased = set()
   for copy in copies:
-    fleet = _open(copy)
+    fleet = _open(copy, moved=True)
     assert fleet.status()['charged_share'] == share
     with _run(copy, fleet) as run, run.round(_IDS) as round_:
       is_erased = 'phone-1' not in round_.device_ids

@@ -462,7 +462,7 @@ def test_a_loss_of_power_between_any_two_writes(tmp_path, monkeypatch):
       _rounds(run, 2)
   assert len(copies) > 20
   for copy in copies:
-    fleet = dpftrl.Population(copy / 'fleet')
+    fleet = dpftrl.Population(copy / 'fleet', moved=True)
     reserved = fleet.status()['num_rounds']
     with dpftrl.Run(copy / 'run1', _claim(), population=fleet) as run:
       assert run.next_round == reserved  # Whatever was reserved was begun.
