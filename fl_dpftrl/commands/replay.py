@@ -254,7 +254,7 @@ def _population(args: argparse.Namespace) -> population_runs.PopulationRuns | No
   passed = [n for n in _OF_ONE_RUN if n != 'units' and getattr(args, n) not in (None, [])]
   if passed:
     raise ValueError(f'--{passed[0]} does not go with a population, whose ledger says it')
-  return population_runs.opened(folders[0], args.units)
+  return population_runs.opened(folders[0], args.units or ())
 
 
 def _tables(args: argparse.Namespace) -> list[dict[str, Any]]:

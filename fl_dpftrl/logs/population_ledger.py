@@ -196,31 +196,40 @@ def read(folder: pathlib.Path, *, is_copy: bool = False) -> list[LedgerRecord]:
   Raises:
     LogError: as `PopulationLedger.records`.
   """
-  path, journal = folder / NAME, f'{NAME}{ledger_format.JOURNAL}'
-  record = _mark_of(folder)
+  path, record = folder / NAME, None if is_copy else _mark_of(folder)
+  entries, head = list[LedgerRecord](), START
+  with copied(folder) as copy, _opened(copy) as database:
+    for row in database.execute('SELECT * FROM records ORDER BY position'):
+      entry, head = _checked(path, row, len(entries), head)
+      entries.append(entry)
+      if record and record.num_rounds == len(entries) and record.head != head:
+        raise refusals.LogError(f'{path}: has other records than {MARK} says')
+  if not is_copy:
+    check_mark(path, len(entries), record, live=True)
+  return entries
+
+
+@contextlib.contextmanager
+def copied(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields a private copy of the ledger of a folder, of one moment."""
   with tempfile.TemporaryDirectory() as temporary:
     for _ in range(_TRIES):
       state = _state(folder)
-      for name in (NAME, journal):
+      for name in (NAME, f'{NAME}{ledger_format.JOURNAL}'):
+        pathlib.Path(temporary, name).unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
-          pathlib.Path(temporary, name).unlink(missing_ok=True)
           shutil.copyfile(folder / name, pathlib.Path(temporary, name))
       if _state(folder) == state:
         break
       time.sleep(0.05)
     else:
-      raise refusals.LogError(f'{path}: is written all the time; read it again')
-    entries, head = list[LedgerRecord](), START
-    with ledger_format.in_one_line(path):
-      with contextlib.closing(_connected(pathlib.Path(temporary, NAME))) as database:
-        for row in database.execute('SELECT * FROM records ORDER BY position'):
-          entry, head = _checked(path, row, len(entries), head)
-          entries.append(entry)
-          if record and record.num_rounds == len(entries) and record.head != head:
-            raise refusals.LogError(f'{path}: has other records than {MARK} says')
-  if not is_copy:
-    check_mark(path, len(entries), record, live=True)
-  return entries
+      raise refusals.LogError(f'{folder / NAME}: is written all the time; read it again')
+    copy = pathlib.Path(temporary, NAME)
+    if not copy.exists():
+      raise refusals.LogError(f'{folder / NAME}: is gone; put it back')
+    with _opened(copy):  # Which undoes what a journal says.
+      pass
+    yield copy
 
 
 def check_mark(

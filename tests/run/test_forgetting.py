@@ -231,3 +231,25 @@ def test_a_crash_between_any_two_writes_of_forgetting(tmp_path, monkeypatch):
     assert not _holding(copy, 'phone-1')
     erased.add(is_erased)
   assert erased == {True, False}
+
+
+def test_names_of_another_population_are_refused(tmp_path, fleet):
+  with _run(tmp_path, fleet) as run, run.round(_IDS):
+    pass
+  fleet.forget(['phone-1'])
+  place = {'names': tmp_path / 'n2' / 'names.db', 'salt': tmp_path / 'k2' / 'salt'}
+  other = dpftrl.Population(tmp_path / 'other', epsilon=4.0, delta=1e-6, **place)
+  other.withdraw([f'x{i}' for i in range(40)])
+  with pytest.raises(ValueError, match='names and salt must be given, as before'):
+    dpftrl.Population(tmp_path / 'fleet', **place)
+  with pytest.raises(ValueError, match='is of another population'):
+    dpftrl.Population(tmp_path / 'third', epsilon=4.0, delta=1e-6, **place)
+
+
+def test_two_spellings_in_one_cohort_are_one_device(tmp_path, fleet):
+  with _run(tmp_path, fleet) as run:
+    with run.round(['7', '07', '7.0', '1e3', '1000', '0' * 30 + '7']) as round_:
+      assert round_.device_ids.tolist() == ['7', '1e3', '1000']
+    fleet.forget(['7'])
+    with run.round(['0' * 30 + '7', '7.' + '0' * 26, '-0', '0']) as round_:
+      assert round_.device_ids.tolist() == ['-0']

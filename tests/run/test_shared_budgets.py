@@ -14,6 +14,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import population_ledger, refusals
+from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.support.files import mark
 from tests import pages
 
@@ -548,3 +549,143 @@ def test_the_noise_of_a_run_that_ended_is_gone(tmp_path, fleet):
   assert not (tmp_path / 'run1' / 'noise').exists()
   statement = dpftrl.replay(tmp_path / 'fleet', delta=1e-6)
   assert any('of each run that ended (1)' in sentence for sentence in statement.assumptions)
+
+
+# What an attack found.
+
+
+def test_who_is_named_before_the_first_round_is_found_in_it(tmp_path):
+  fleet = dpftrl.Population(
+    tmp_path / 'fleet', epsilon={'a': 4.0, 'b': 0.3}, delta=1e-6, default='a'
+  )
+  fleet.withdraw(['7'])
+  fleet.classify(['8'], 'b')
+  for ids, message in (([7], 'of the type'), (['07'], 'zeros')):
+    with pytest.raises(ValueError, match=message):
+      fleet.withdraw(ids)
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    with pytest.raises(ValueError, match='one type'):
+      run.round([7, 8]).__enter__()
+    with run.round(['7', '8', '9', '08']) as round_:
+      assert list(round_.device_ids) == ['9']
+
+
+def test_people_who_withdraw_before_the_first_round(tmp_path):
+  fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=4.0, delta=1e-6, unit='person')
+  fleet.withdraw(['b'])
+  units = tmp_path / 'units.csv'
+  units.write_text('device_id,unit_id,from_round\na1,a,0\nb1,b,0\n')
+  schema = dpftrl.PerUnit(dpftrl.MinSep(40, 1, 40))
+  with dpftrl.Run(
+    tmp_path / 'run1', _claim(participation=schema), population=fleet, units=units
+  ) as run:
+    with run.round(['a1', 'b1']) as round_:
+      assert list(round_.device_ids) == ['a1']
+
+
+@pytest.mark.parametrize('step', ['end', 'withdraw', 'classify'])
+def test_a_record_whose_mark_fails_is_taken_all_the_same(tmp_path, monkeypatch, step):
+  fleet = dpftrl.Population(
+    tmp_path / 'fleet', epsilon={'a': 4.0, 'b': 0.3}, delta=1e-6, default='a'
+  )
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run)
+  steps = {
+    'end': lambda: fleet.end(tmp_path / 'run1', noise_is_deleted=True),
+    'withdraw': lambda: fleet.withdraw(['d0']),
+    'classify': lambda: fleet.classify(['d0'], 'b'),
+  }
+
+  def fails(self):
+    raise OSError(5, 'Input/output error')
+
+  with monkeypatch.context() as patched:
+    write = mark.MarkFile.write
+    patched.setattr(mark.MarkFile, 'write', lambda self, **changes: fails(self))
+    with pytest.raises(OSError, match='Input/output'):
+      steps[step]()
+    assert write
+  steps[step]()  # Again, as one would.
+  again = dpftrl.Population(tmp_path / 'fleet')
+  assert again.status()['num_rounds'] == 1
+  with dpftrl.Run(tmp_path / 'run2', _claim(), population=fleet) as run:
+    with run.round(_IDS) as round_:
+      assert ('d0' in round_.device_ids) == (step == 'end')
+
+
+def test_a_run_that_nobody_could_read_is_not_opened(tmp_path, fleet):
+  signed = dpftrl.BandedToeplitz([1.0, 0.5, -0.8])
+  covered = arithmetics.Arithmetic.covered(10)
+  claims = [
+    dpftrl.Claim(
+      strategy=signed, noise_multiplier=5.0, participation=dpftrl.MinSep(None, 1, 5),
+      arithmetic=covered,
+    ),
+  ]  # fmt: skip
+  for claim in claims:
+    with pytest.raises(ValueError):
+      dpftrl.Run(tmp_path / 'run1', claim, population=fleet)
+  with dpftrl.Run(tmp_path / 'run2', _claim(), population=fleet) as run:
+    _rounds(run)
+  assert dpftrl.Population(tmp_path / 'fleet').status()['num_rounds'] == 1
+
+
+def test_a_copy_of_a_run_that_ended_takes_no_round(tmp_path, fleet):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run)
+  shutil.copytree(tmp_path / 'run1', tmp_path / 'copy')
+  fleet.end(tmp_path / 'run1', noise_is_deleted=True)
+  with dpftrl.Run(tmp_path / 'copy', _claim(), population=fleet) as run:
+    with pytest.raises(ValueError, match='over for ever'):
+      _rounds(run)
+  assert dpftrl.Population(tmp_path / 'fleet').status()['num_rounds'] == 1
+
+
+def test_a_folder_that_was_put_back_is_refused_unless_it_was_moved(tmp_path, fleet):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run)
+  copy = _copy(tmp_path / 'fleet')
+  with pytest.raises(mark.LostStateError, match='is a copy, or was put back'):
+    dpftrl.Population(copy)
+  assert dpftrl.Population(copy, moved=True).status()['num_rounds'] == 1
+  assert dpftrl.Population(copy).status()['num_rounds'] == 1
+  os.rename(tmp_path / 'fleet', tmp_path / 'renamed')  # The same files.
+  assert dpftrl.Population(tmp_path / 'renamed').status()['num_rounds'] == 1
+
+
+@pytest.mark.parametrize('timestamp', ['x', 1.5, True, float('nan'), 10**30, -(10**15)])
+def test_a_time_that_the_log_refuses_is_not_reserved(tmp_path, fleet, timestamp):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    with pytest.raises((ValueError, TypeError)):
+      with run.round(_IDS, timestamp=timestamp):
+        pass
+    assert fleet.status()['num_rounds'] == 0
+    _rounds(run)
+  assert fleet.status()['num_rounds'] == 1
+
+
+def test_a_status_within_a_round_that_begins_loses_no_charge(tmp_path, fleet, monkeypatch):
+  reserve = dpftrl.Population.reserve
+
+  def interrupted(self, *args):
+    self.status()  # As a signal handler may.
+    return reserve(self, *args)
+
+  monkeypatch.setattr(dpftrl.Population, 'reserve', interrupted)
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    _rounds(run, 3)
+  assert fleet.status() == dpftrl.Population(tmp_path / 'fleet').status()
+  assert fleet.status()['charged_share'] > 0.0
+
+
+def test_what_is_no_population_is_refused_in_one_line(tmp_path, fleet):
+  with pytest.raises(ValueError, match='population must be a Population'):
+    dpftrl.Run(tmp_path / 'run1', _claim(), population='fleet')
+  with pytest.raises(ValueError, match='default must be a class'):
+    dpftrl.Population(tmp_path / 'new', epsilon=1.0, delta=1e-6, default=[])
+  with pytest.raises(ValueError, match='name must be a class'):
+    fleet.classify(['a'], [])
+  (tmp_path / 'empty').mkdir()
+  with pytest.raises(ValueError, match='is no folder of a run'):
+    fleet.end(tmp_path / 'empty', noise_is_deleted=True)
+  assert not list((tmp_path / 'empty').iterdir())

@@ -107,9 +107,7 @@ def write_evidence(
         run.units.save(temporary / f'{prefix}{UNITS}', run.log.layout.first_round)
       opened.append(dataclasses.replace(run, log=_opened(temporary, prefix, _asked(run))))
     if population is not None:
-      population_runs.store(population, temporary)
-      if (table := population.runs[0].units) is not None:
-        table.save(temporary / UNITS)
+      population_runs.store(population, temporary, UNITS)
     try:
       statement = _replayed(_population(temporary) if population else opened, asked, progress)
     except refusals.LogError as error:  # It names the copy.
@@ -222,8 +220,8 @@ def check_run(run: opened_runs.RecordedRun) -> None:
 
 def _population(folder: pathlib.Path) -> population_runs.PopulationRuns:
   """Opens the population of evidence."""
-  units = folder / UNITS
-  return population_runs.opened(folder, units if units.exists() else None, is_copy=True)
+  tables = sorted(folder.glob(f'run-*-{UNITS}'), key=lambda path: int(path.name.split('-')[1]))
+  return population_runs.opened(folder, tables, is_copy=True)
 
 
 def _prefixes(num_runs: int) -> list[str]:

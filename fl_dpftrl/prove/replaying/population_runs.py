@@ -26,7 +26,7 @@ from fl_dpftrl.mechanisms.files import documents, files
 from fl_dpftrl.participation.accounting import arithmetics, guarantees
 from fl_dpftrl.participation.rules import population_budgets
 from fl_dpftrl.prove.replaying import opened_runs
-from fl_dpftrl.support.files import durable, paths
+from fl_dpftrl.support.files import paths
 from fl_dpftrl.support.text import messages
 
 
@@ -74,18 +74,19 @@ def is_population(path: Any) -> bool:
 
 
 def opened(
-  folder: str | os.PathLike[str], units: unit_tables.Given | None = None, *, is_copy: bool = False
+  folder: str | os.PathLike[str], units: Sequence[unit_tables.Given] = (), *, is_copy: bool = False
 ) -> PopulationRuns:
   """Counts every charge of a population anew, and compares its ledger with the folders of its runs.
 
   Args:
     folder: of the population.
-    units: table of who owns which device, where other units have a budget.
+    units: where other units have a budget, the tables of who owns which device: one of all runs,
+      or one for each.
     is_copy: whether the folder is that of evidence, without runs to compare with.
 
   Raises:
     LogError: for a ledger that is damaged or of an earlier moment, and a run with other rounds.
-    ValueError: without a run that has a round.
+    ValueError: without a run that has a round, and for another number of tables.
   """
   folder = paths.local(folder)
   path = str(folder / population_ledger.NAME)
@@ -94,20 +95,25 @@ def opened(
   )
   records = population_ledger.read(folder, is_copy=is_copy)
   logs = {} if is_copy else _logs(records)  # Before the ledger: what they have, it has.
-  cohorts: list[list[tuple[str, str]]] = []
+  cohorts: list[list[list[Any]]] = []
   for record in population_ledger.read(folder, is_copy=is_copy):
     state.take(record)
     if record.kind == population_ledger.OPENED:
       cohorts.append([])
     if record.kind == population_ledger.RESERVED:
-      cohorts[record.content['run']] += [(c[0], c[1]) for c in record.content['cohorts']]
-  table = None if units is None else unit_tables.opened(units)
-  runs, warnings = list[opened_runs.RecordedRun](), list[str]()
+      cohorts[record.content['run']] += record.content['cohorts']
+  tables: list[Any] = [unit_tables.opened(table) for table in units] or [None]
+  if len(tables) not in (1, len(state.runs)):
+    raise ValueError(f'units must be one table, or one for each of {len(state.runs)} runs')
+  runs, warnings, reasons = list[opened_runs.RecordedRun](), list[str](), list(state.passed)
   for place, (run, rounds) in enumerate(zip(state.runs, cohorts)):
-    warnings += () if is_copy else _compared(path, place, run, logs[run.identity])
+    if not is_copy:
+      warnings += _compared(path, place, run, logs.get(run.identity, 'it was opened meanwhile'))
     if rounds:
-      log = _log(path, run, rounds)
+      log = _log(path, run, [(cohort[0], cohort[1]) for cohort in rounds])
+      table = tables[place % len(tables)]
       runs.append(opened_runs.RecordedRun.of(log, run.claim.strategy, table))
+      reasons += _other_owners(place, rounds, table)
   if not runs:
     raise ValueError(f'{folder}: no run of the population has a round yet')
   claim = state.claim
@@ -123,7 +129,7 @@ def opened(
     ),
     mu=claim.mu(claim.largest),
     chance=state.chance,
-    reasons=tuple(state.passed),
+    reasons=tuple(reasons),
     warnings=tuple(warnings),
   )
 
@@ -135,21 +141,23 @@ def given(runs: Any) -> PopulationRuns | None:
   return runs if isinstance(runs, PopulationRuns) else None
 
 
-def store(population: PopulationRuns, folder: pathlib.Path) -> set[str]:
-  """Copies the ledger and the strategies of a population; returns the names of the files."""
-  strategies = population.folder / population_ledger.STRATEGIES
-  sources = [population.folder / population_ledger.NAME, *strategies.iterdir()]
-  with durable.exclusive(population.folder / population_ledger.LOCK, wait=True):
-    for source in sources:
-      shutil.copyfile(source, folder / source.name)
-  return {source.name for source in sources}
+def store(population: PopulationRuns, folder: pathlib.Path, units: str) -> None:
+  """Copies the ledger, the strategies and the tables of a population into a folder of evidence."""
+  with population_ledger.copied(population.folder) as ledger:
+    shutil.copyfile(ledger, folder / ledger.name)
+  for path in (population.folder / population_ledger.STRATEGIES).iterdir():
+    shutil.copyfile(path, folder / path.name)
+  for place, run in enumerate(population.runs):
+    if run.units is not None:
+      run.units.save(folder / f'run-{place + 1}-{units}')
 
 
 def file_names(population: PopulationRuns, units: str) -> set[str]:
-  """Returns the names of the files that evidence of a population has; units: that of the table."""
+  """Returns the names of files in evidence of a population; units: ends those of tables."""
   digests = (run.claim.to_json()['strategy']['sha256'] for run in population.runs)
   strategies = [path.name for digest in digests for path in population.folder.glob(f'{digest}.*')]
-  return {population_ledger.NAME, *strategies, *([units] if population.runs[0].units else [])}
+  tables = [f'run-{i}-{units}' for i, run in enumerate(population.runs, 1) if run.units]
+  return {population_ledger.NAME, *strategies, *tables}
 
 
 def strategy_of(folder: pathlib.Path, digest: str) -> base.Strategy:
@@ -202,6 +210,22 @@ def _compared(
     )
   if metadata.get(keys.CHAIN_KEY) != run.heads[log.num_rounds - 1].hex():
     raise refusals.LogError(f'{path}: has other cohorts of {name} than its log')
+
+
+def _other_owners(
+  place: int, rounds: Sequence[Sequence[Any]], table: unit_tables.UnitTable | None
+) -> Iterator[str]:
+  """Yields why a ledger charged others than the owners of the devices by their table."""
+  for t, (kind, text, *owners) in enumerate(rounds):
+    if owners and table is not None and text:
+      units, rows = population_claim.charged(kind, text, *owners)
+      _, numbers = table.owners(ledger_format.ids_of(kind, text), t)
+      distinct, counts = np.unique(numbers, return_counts=True)
+      expected = dict(zip(table.ids(distinct).to_pylist(), counts.tolist()))
+      if expected != dict(zip(units.to_pylist(), np.asarray(rows).tolist())):
+        yield f'round {t} of run {place + 1} charged others than the owners of its devices'
+    elif text and bool(owners) != (table is not None):
+      yield f'round {t} of run {place + 1} did not charge the owners of its devices'
 
 
 def _log(

@@ -91,7 +91,8 @@ def replay(
   if population is None:
     planned = _planned(runs, facts, tally, observed, terms, disjoint)
   else:
-    planned = _of_population(population, run_claim.noise_unit([run.claim for run in runs]), terms)
+    unit = run_claim.noise_unit([run.claim for run in runs])
+    planned = _of_population(population, unit, observed, terms)
   every = [fact.claim for fact in facts], [fact.schema for fact in facts]
   worst_case = run_claim.compose(*every, terms, disjoint=disjoint)
   if planned and planned.holds and planned.participation.num_rounds is None:
@@ -186,15 +187,23 @@ def _planned(
 
 
 def _of_population(
-  population: population_runs.PopulationRuns, unit: float, terms: guarantees.Terms
+  population: population_runs.PopulationRuns,
+  unit: float,
+  observed: guarantees.Guarantee | None,
+  terms: guarantees.Terms,
 ) -> statement_parts.Planned:
   """Returns the guarantee of a population's budgets, void where its ledger contradicts them."""
+  reasons, guarantee = list(population.reasons), population.guarantee(unit, terms)
+  # Observed has rows that a run which ended never had, and the whole numbers of all runs.
+  most = guarantee.sensitivity * (1.0 + _ROUNDING)
+  if observed and not population.budget.num_ended and observed.sensitivity > most:
+    reasons.append(statement_parts.TOO_SMALL)
   return statement_parts.Planned(
     name=participation_sentences.part(population.budget),
-    guarantee=population.guarantee(unit, terms),
+    guarantee=guarantee,
     participation=population.budget,
-    holds=not population.reasons,
-    reason='; '.join(population.reasons[:1]) or None,
+    holds=not reasons,
+    reason=reasons[0] if reasons else None,
   )
 
 

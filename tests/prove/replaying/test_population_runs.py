@@ -135,7 +135,7 @@ def test_people(tmp_path):
     tmp_path / 'run1', _claim(participation=schema), population=fleet, units=units
   ) as run:
     _rounds(run, 3, ['a1', 'a2', 'b1'])
-  statement = dpftrl.replay(population_runs.opened(tmp_path / 'fleet', units), delta=1e-6)
+  statement = dpftrl.replay(population_runs.opened(tmp_path / 'fleet', [units]), delta=1e-6)
   assert statement.unit == 'person' and statement.num_devices == 2
   assert statement.declared.holds and statement.observed.mu < statement.declared.guarantee.mu
 
@@ -195,3 +195,61 @@ def test_evidence_that_was_changed_fails(tmp_path, folder, change):
   result = dpftrl.verify(evidence)
   assert 'files' in result.failed and not result.passed
   assert ('statement' in result.failed) == (change in ('ledger', 'more'))
+
+
+def _people(tmp_path):
+  fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=8.0, delta=1e-6, unit='person')
+  schema = dpftrl.PerUnit(dpftrl.MinSep(40, 1, 40), max_rows=2)
+  rows = ['a1,ann,0', 'a2,ann,0', 'b1,ben,0']
+  for name, order in (('run1', rows), ('run2', rows[::-1])):
+    units = tmp_path / f'{name}.csv'
+    units.write_text('\n'.join(['device_id,unit_id,from_round', *order, '']))
+    with dpftrl.Run(
+      tmp_path / name, _claim(participation=schema), population=fleet, units=units
+    ) as run:
+      _rounds(run, 2, ['a1', 'a2', 'b1'])
+  return fleet, [tmp_path / 'run1.csv', tmp_path / 'run2.csv']
+
+
+def test_people_are_charged_by_their_ids_in_runs_with_tables_of_other_orders(tmp_path):
+  fleet, tables = _people(tmp_path)
+  # Two rows of ann in each of four rounds.
+  share = (4 * 4) ** 0.5 / 6.0 / fleet.claim.mu('everybody')
+  assert fleet.status()['charged_share'] == pytest.approx(share, rel=1e-9)
+  statement = dpftrl.replay(population_runs.opened(tmp_path / 'fleet', tables), delta=1e-6)
+  assert statement.declared.holds and statement.num_devices == 2
+  assert statement.per_device.most_exposed == 'ann'
+  evidence = tmp_path / 'evidence'
+  dpftrl.write_evidence(evidence, population_runs.opened(tmp_path / 'fleet', tables), delta=1e-6)
+  result = dpftrl.verify(evidence)
+  assert result.passed, result.checks
+  with pytest.raises(ValueError, match='one table, or one for each of 2 runs'):
+    population_runs.opened(tmp_path / 'fleet', [*tables, tables[0]])
+
+
+def test_owners_that_the_table_does_not_have_void_the_budget(tmp_path, monkeypatch):
+  from fl_dpftrl.run import reservations
+
+  owners = reservations.Reservations._owners
+
+  def halved(self, column, gate):
+    units, rows = owners(self, column, gate)
+    return units, np.ones_like(rows)
+
+  with monkeypatch.context() as patched:
+    patched.setattr(reservations.Reservations, '_owners', halved)
+    _, tables = _people(tmp_path)
+  statement = dpftrl.replay(population_runs.opened(tmp_path / 'fleet', tables), delta=1e-6)
+  assert not statement.declared.holds
+  assert 'charged others than the owners' in statement.declared.reason
+
+
+def test_a_log_beside_a_ledger_without_its_rounds_is_refused(tmp_path):
+  fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=4.0, delta=1e-6)
+  with dpftrl.Run(tmp_path / 'run2', _claim(), population=fleet) as run:
+    _rounds(run, 1)
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    copy = shutil.copytree(tmp_path / 'fleet', tmp_path / 'before')
+    _rounds(run, 1)
+  with pytest.raises(refusals.LogError, match='has 0 rounds of run 2 .run1.*earlier moment'):
+    dpftrl.replay(copy, delta=1e-6)
