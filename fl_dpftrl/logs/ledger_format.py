@@ -150,6 +150,39 @@ class State:
     }
 
 
+def next_rounds(
+  state: State, columns: Sequence[pa.Array], second: int, units: str
+) -> tuple[list[tuple], State]:
+  """Returns the rows of rounds that follow a state, and the state with them.
+
+  Args:
+    columns: device ids of each round.
+    second: UTC second of the rounds.
+    units: citation of the table of units; '' for a run without one.
+
+  Raises:
+    ValueError: for a device twice in a round, and ids of several types.
+  """
+  rows, head, kinds, first = [], state.head, set(state.kinds), state.num_rounds
+  for t, column in enumerate(columns, first):
+    ordered = sorted(column.to_pylist())  # Text by its code points, as its bytes in UTF-8.
+    if len(set(ordered)) < len(ordered):
+      raise ValueError(f'device_ids holds a device twice in round {t}')
+    kind, text = stored(ordered)
+    kinds |= {kind} if len(ordered) else set()
+    if len(kinds) > 1:
+      raise ValueError(f'device_ids must be of one type through a log; round {t} has another')
+    kind = cited(kind, units)
+    head = next_head(head, t, kind, text)
+    rows.append((t, first, second, len(ordered), kind, text, head))
+  citations = state.units
+  if units != (citations[-1][1] if citations else ''):
+    citations = (*citations, (first, units))
+  return rows, dataclasses.replace(
+    state, num_rounds=first + len(rows), head=head, kinds=frozenset(kinds), units=citations
+  )
+
+
 def read(
   path: str | os.PathLike[str], database: sqlite3.Connection, record: mark.Record | None
 ) -> State:

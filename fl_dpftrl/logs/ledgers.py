@@ -206,27 +206,12 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     log_tables.file_metadata(first + len(columns), None)  # Refuses a round too many.
     if type(timestamp) is not int or abs(timestamp) > log_tables.MOST_SECONDS:
       log_tables.utc_seconds('timestamp', [timestamp])
-    rows, head, kinds = [], state.head, set(state.kinds)
-    for t, column in enumerate(columns, first):
-      ordered = sorted(column.to_pylist())  # Text by its code points, as its bytes in UTF-8.
-      if len(set(ordered)) < len(ordered):
-        raise ValueError(f'device_ids holds a device twice in round {t}')
-      kind, text = ledger_format.stored(ordered)
-      kinds |= {kind} if len(ordered) else set()
-      if len(kinds) > 1:
-        raise ValueError(f'device_ids must be of one type through a log; round {t} has another')
-      kind = ledger_format.cited(kind, units)
-      head = ledger_format.next_head(head, t, kind, text)
-      rows.append((t, first, timestamp, len(ordered), kind, text, head))
-    texts = [column for column in columns if len(column) and ledger_format.TEXT in kinds]
-    if texts and self.spellings.collisions(pa.concat_arrays(texts)).any():
-      raise ValueError(f'device_ids: one {id_spellings.COLLIDES}; write each in one spelling')
-    cited = state.units
-    if units != (cited[-1][1] if cited else ''):
-      cited = (*cited, (first, units))
-    return rows, dataclasses.replace(
-      state, num_rounds=first + len(rows), head=head, kinds=frozenset(kinds), units=cited
-    )
+    rows, next_state = ledger_format.next_rounds(state, columns, timestamp, units)
+    texts = [column for column in columns if len(column)]
+    if texts and ledger_format.TEXT in next_state.kinds:
+      if self.spellings.collisions(pa.concat_arrays(texts)).any():
+        raise ValueError(f'device_ids: one {id_spellings.COLLIDES}; write each in one spelling')
+    return rows, next_state
 
   def _mark_rounds(self) -> None:
     """Says in the mark, durably, which rounds were begun."""

@@ -296,10 +296,14 @@ def test_a_ledger_of_an_earlier_moment_is_refused(tmp_path, fleet, names):
     _rounds(run, 2)
   for name in names:
     shutil.copyfile(copy / name, tmp_path / 'fleet' / name)
-  with pytest.raises(refusals.LogError):
+  earlier = (refusals.LogError, mark.LostStateError)
+  with pytest.raises(earlier):
     fleet.status()
-  with pytest.raises(refusals.LogError, match='earlier moment|put the newest'):
+  with pytest.raises(earlier, match='earlier moment|put the newest|was put back'):
     fresh = dpftrl.Population(tmp_path / 'fleet')
+    dpftrl.Run(tmp_path / 'run1', _claim(), population=fresh)
+  with pytest.raises(earlier, match='earlier moment|put the newest'):  # Its own log tells.
+    fresh = dpftrl.Population(tmp_path / 'fleet', moved=True)
     dpftrl.Run(tmp_path / 'run1', _claim(), population=fresh)
 
 
