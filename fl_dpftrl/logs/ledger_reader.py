@@ -67,9 +67,6 @@ def _image(path: str) -> tuple[sqlite3.Connection, mark.Record | None]:
   if writer := ledgers.writer_of(path):
     return writer.image()
   real = os.path.realpath(path)  # Beside which SQLite has its own files.
-  record = None
-  with contextlib.suppress(FileNotFoundError):
-    record = mark.read(ledger_format.mark_of(real))
   if os.path.exists(real + ledger_format.JOURNAL):
     raise refusals.LogError(
       f'{path}: has a {ledger_format.JOURNAL} file of another program beside it; open the run first'
@@ -77,12 +74,20 @@ def _image(path: str) -> tuple[sqlite3.Connection, mark.Record | None]:
   # SQLite keeps the files open without their names, so the folder goes before a row is read: only
   # a process that is killed while it copies leaves what its owner alone can read.
   with tempfile.TemporaryDirectory(prefix='fl_dpftrl-ledger-') as folder:
-    copy = os.path.join(folder, 'copy')
+    copy, record = os.path.join(folder, 'copy'), _mark(real)
     _copy(path, real, copy)
+    if record is None and (record := _mark(real)) is not None:  # It was made meanwhile.
+      _copy(path, real, copy)
     database = sqlite3.connect(copy, check_same_thread=False)
     database.execute('PRAGMA locking_mode=exclusive')  # It looks for no name again.
     database.execute('SELECT count(*) FROM sqlite_master').fetchone()  # Opens the log.
   return database, record
+
+
+def _mark(real: str) -> mark.Record | None:
+  with contextlib.suppress(FileNotFoundError):
+    return mark.read(ledger_format.mark_of(real))
+  return None
 
 
 def _copy(path: str, real: str, copy: str) -> None:

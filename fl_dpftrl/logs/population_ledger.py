@@ -204,7 +204,7 @@ def read(folder: pathlib.Path, *, is_copy: bool = False) -> list[LedgerRecord]:
       entries.append(entry)
       if record and record.num_rounds == len(entries) and record.head != head:
         raise refusals.LogError(f'{path}: has other records than {MARK} says')
-  if not is_copy:
+  if not is_copy and (record or not _mark_of(folder)):  # Else it was made meanwhile.
     check_mark(path, len(entries), record, live=True)
   return entries
 

@@ -13,7 +13,7 @@ from tests import made
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = """
-import os, signal, sys
+import os, shutil, signal, sys
 for name in ('fcntl', 'resource'):
   sys.modules[name] = None
 for module, names in (
@@ -22,6 +22,7 @@ for module, names in (
 ):
   for name in names:
     delattr(module, name)
+shutil._use_fd_functions = False  # As elsewhere, where no folder can be opened.
 from fl_dpftrl.commands import main
 run = sys.argv[1]
 for words in (
