@@ -43,11 +43,14 @@ class Charges:
     return self._state.identity
 
   @contextlib.contextmanager
-  def exclusive(self) -> Iterator[None]:
-    """Keeps other threads and processes from the ledger, of which all is known within the block."""
+  def exclusive(self) -> Iterator[bool]:
+    """Keeps other threads and processes from the ledger, of which all is known within the block.
+
+    Yields whether it is within such a block, as that of a signal handler may be: nothing is read.
+    """
     with self._ledger.exclusive() as is_within:
       if is_within:
-        yield
+        yield True
         return
       if self._is_in_doubt:
         self._state = self._empty_state()
@@ -60,7 +63,7 @@ class Charges:
         raise ValueError('names and salt must be given, as before, or not, as before')
       if self.names is not None and self.names.changes < self._state.num_changes:
         raise refusals.LogError(f'{self.names.path}: is of an earlier moment; put the newest back')
-      yield
+      yield False
 
   def _append(self, kind: str, content: json_files.Object) -> None:
     """Appends a record, and takes it; within `exclusive`."""

@@ -116,7 +116,10 @@ class Reservations:
   @contextlib.contextmanager
   def exclusive(self) -> Iterator[None]:
     """Keeps other runs of the population out; rounds that it has reserved are in the log then."""
-    with self._population.exclusive():
+    with self._population.exclusive() as is_within:
+      if is_within:
+        yield
+        return
       self._charged = []
       num_reserved, head = self._population.rounds_of(self._place)
       if num_reserved > self._log.num_rounds:

@@ -673,11 +673,13 @@ def test_a_status_within_a_round_that_begins_loses_no_charge(tmp_path, fleet, mo
 
   def interrupted(self, *args):
     self.status()  # As a signal handler may.
+    assert run.admissible(_IDS).size
     return reserve(self, *args)
 
   monkeypatch.setattr(dpftrl.Population, 'reserve', interrupted)
   with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
     _rounds(run, 3)
+  assert _losses(tmp_path)['d0'] == pytest.approx(3 / 25)
   assert fleet.status() == dpftrl.Population(tmp_path / 'fleet').status()
   assert fleet.status()['charged_share'] > 0.0
 
