@@ -140,8 +140,7 @@ def test_an_interrupt_at_any_instruction_of_a_round_locks_nobody_out(kind, tmp_p
     at = draws.randrange(1, num_places)
     where = attempt(kind, tmp_path / f'{number}', at, number % 2 == 1).where
     num_interrupted += where is not None
-  # A run may take fewer instructions than the one that was counted.
-  assert num_interrupted > NUM_LOOPS // 2 or kind != 'run'
+  assert num_interrupted > NUM_LOOPS // 3  # Some take fewer instructions than were counted.
 
 
 class Interrupting:

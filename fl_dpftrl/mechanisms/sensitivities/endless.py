@@ -148,20 +148,17 @@ class FiniteGram(NamedTuple):
 
   Attributes:
     signed: function from rounds to entries, signs included.
-    own: the largest loss of one participation.
     least: the least loss of one participation.
   """
 
   signed: kinds.Entries
-  own: float
   least: float
 
   @classmethod
   def of(cls, signed: kinds.Entries, num_rounds: int) -> 'FiniteGram':
     """Returns X of so many rows."""
     rounds = np.arange(num_rounds)
-    own = signed(rounds, rounds)
-    return cls(signed, float(own.max()), float(own.min()))
+    return cls(signed, float(signed(rounds, rounds).min()))
 
   def tabulated(self, num_rounds: int) -> 'FiniteGram':
     """Returns itself."""

@@ -94,11 +94,6 @@ class PopulationLosses:
     classes = self._of(self._class_of, numbers, self._default)
     return shift[which] / self._budgets[classes[which]]
 
-  def of(self, units: seen.Ids) -> np.ndarray:
-    """Returns √loss + √Σe², in μ, of each unit."""
-    losses, squares, _ = self._spent(self._numbers.of(units), 0)
-    return np.sqrt(losses) * _ROUNDING + np.sqrt(squares) * _ROUNDING
-
   def _spent(self, numbers: np.ndarray, place: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns loss and Σ e² of numbered units, and which are new in a run; −1 is of a new unit."""
     losses, squares = np.zeros(numbers.size), np.zeros(numbers.size)

@@ -134,10 +134,10 @@ def opened(
   )
 
 
-def given(runs: Any) -> PopulationRuns | None:
+def given(runs: Any, units: Sequence[unit_tables.Given] = ()) -> PopulationRuns | None:
   """Returns the population that is given, or whose folder is; None for runs."""
   if is_population(runs):
-    return opened(runs)
+    return opened(runs, units)
   return runs if isinstance(runs, PopulationRuns) else None
 
 

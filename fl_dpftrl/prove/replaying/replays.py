@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import claim_json, id_spellings, keys, refusals
+from fl_dpftrl.logs import claim_json, id_spellings, keys, refusals, unit_tables
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.prove.replaying import (
@@ -35,6 +35,7 @@ def replay(
   group_size: int = 1,
   disjoint: bool = False,
   local_ids: bool = False,
+  units: Sequence[unit_tables.Given] = (),
   progress: Callable[[str], None] = lambda text: None,
 ) -> statements.Statement:
   """Computes the guarantees of runs from their logs.
@@ -50,6 +51,8 @@ def replay(
       for themselves. The guarantee is then that of the costliest run, and not of all together.
     local_ids: whether each of the disjoint runs has numbered its devices by itself, so that one id
       in two runs is of two devices. No log can then show that they are not disjoint.
+    units: for the folder of a population of people, or other units, the tables of who owns which
+      device: one of all its runs, or one for each.
     progress: called often with a line about the progress.
 
   Raises:
@@ -57,7 +60,9 @@ def replay(
   """
   if local_ids and not disjoint:
     raise ValueError('local_ids is for disjoint runs: a device of two would be taken for two')
-  population = population_runs.given(runs)
+  population = population_runs.given(runs, units)
+  if units and population is None:
+    raise ValueError('units is for a population; give each run its own to open_run')
   if population is not None and disjoint:
     raise ValueError('disjoint is for runs, and not for a population, whose budgets are shared')
   separate: Any = runs if population is None else population.runs

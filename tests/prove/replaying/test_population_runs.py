@@ -216,7 +216,9 @@ def test_people_are_charged_by_their_ids_in_runs_with_tables_of_other_orders(tmp
   # Two rows of ann in each of four rounds.
   share = (4 * 4) ** 0.5 / 6.0 / fleet.claim.mu('everybody')
   assert fleet.status()['charged_share'] == pytest.approx(share, rel=1e-9)
-  statement = dpftrl.replay(population_runs.opened(tmp_path / 'fleet', tables), delta=1e-6)
+  statement = dpftrl.replay(tmp_path / 'fleet', units=tables, delta=1e-6)
+  with pytest.raises(ValueError, match='units is for a population'):
+    dpftrl.replay(tmp_path / 'run1', units=tables, delta=1e-6)
   assert statement.declared.holds and statement.num_devices == 2
   assert statement.per_device.most_exposed == 'ann'
   evidence = tmp_path / 'evidence'
