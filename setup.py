@@ -54,6 +54,7 @@ setuptools.setup(
       'pytest>=8',
       'pytest-xdist>=3.5',
       'sqlglot>=30',
+      'z3-solver>=4.13',
     ],
     'machines': ['ray>=2.60'],  # clients and noise on several machines
     # fl_dpftrl.run.observers, each with its library

@@ -59,7 +59,8 @@ class Normals:
     first pass takes 2⁻⁴⁸ · scale for all, where that is below 0.6·2⁻⁴⁸.
   - x₁ − ln(u)/x₁, for u of 64 bits and above 2⁻²⁰, is below 7.5. It is off by 2⁻⁴⁴/x₁ through
     further bits, by 4·2⁻⁵³·13.9/x₁ through a logarithm within 4 units in the last place, and by
-    less than 2⁻⁴⁸ through other roundings; in all below 0.4·2⁻⁴⁴, and E is 2⁻⁴⁴ · scale.
+    less than 2⁻⁴⁸ through other roundings; in all below 0.4·2⁻⁴⁴, and E is 2⁻⁴⁴ · scale, which has
+    room for a logarithm within 60 units.
   Comparisons are taken from float64 where both sides differ by more than 2⁻³⁰, which is above 2¹⁰
   times their errors (`check_functions`).
 
