@@ -5,7 +5,6 @@ import argparse
 from fl_dpftrl.commands import flags
 from fl_dpftrl.mechanisms import linear_noise, workloads
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.noise import integer_rows, recurrence
 from fl_dpftrl.support import checks, tables
 from fl_dpftrl.support.files import json_files
 
@@ -53,6 +52,9 @@ def run(args: argparse.Namespace) -> json_files.Object:
   rows_drawn, most = linear_noise.rows_drawn(strategy.noise(schema.num_rounds), schema.num_rounds)
   costs: json_files.Object = {'rows_drawn': rows_drawn, 'most_rows_drawn': most}
   if args.num_parameters is not None:
+    # It loads the compiler of loops, which the other figures do not need.
+    from fl_dpftrl.noise import integer_rows, recurrence
+
     size = checks.whole(num_parameters=args.num_parameters)
     costs['memory_bytes'] = recurrence.buffer_bytes(strategy, schema.num_rounds, size)
     seconds = integer_rows.row_seconds(strategy, num_rounds=schema.num_rounds, size=size)

@@ -1,11 +1,13 @@
 """Parses a command line, runs its command, and prints the result."""
 
 import argparse
+import ast
 import contextlib
 import difflib
 import importlib
 import json
 import os
+import pathlib
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -84,15 +86,29 @@ def _imported(prog: str, argv: Sequence[str]) -> list[str]:
 
 
 def _overview() -> str:
-  """Returns the list of commands; only --help imports them all."""
+  """Returns the list of commands."""
   width = max(map(len, COMMANDS)) + 2
-  words = {name: f'{_SAME[name]}, by another name' for name in _SAME}
+  texts = {name: _texts(name) for name in COMMANDS if name not in _SAME}
   lines = ['commands:']
-  lines += [f'  {name:<{width}}{words.get(name) or find(name).HELP}' for name in COMMANDS]
+  for name in COMMANDS:
+    words = f'{_SAME[name]}, by another name' if name in _SAME else texts[name]['HELP']
+    lines.append(f'  {name:<{width}}{words}')
   lines += ['', 'for example:']
-  lines += [f'  {find(name).EXAMPLE}' for name in COMMANDS if name not in _SAME]
+  lines += [f'  {text["EXAMPLE"]}' for text in texts.values()]
   lines += ['', f'Run {PROGRAM} COMMAND --help for the flags of a command.']
   return '\n'.join(lines)
+
+
+def _texts(name: str) -> dict[str, str]:
+  """Returns HELP and EXAMPLE of a command from its source: importing all takes a second."""
+  source = pathlib.Path(__file__).with_name(f'{name}.py').read_text('utf-8')
+  return {
+    node.targets[0].id: ast.literal_eval(node.value)
+    for node in ast.parse(source).body
+    if isinstance(node, ast.Assign)
+    and isinstance(node.targets[0], ast.Name)
+    and node.targets[0].id in ('HELP', 'EXAMPLE')
+  }
 
 
 Guard = Callable[[str], contextlib.AbstractContextManager[Any]]

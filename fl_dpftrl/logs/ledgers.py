@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import dataclasses
 import io
+import itertools
 import operator
 import os
 import pathlib
@@ -36,6 +37,7 @@ from fl_dpftrl.logs import (
 )
 from fl_dpftrl.support.files import durable, mark
 
+_ROUNDS_AT_ONCE = 1 << 8
 _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
 
 
@@ -275,9 +277,11 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       pa.int64() if ledger_format.NUMBERS in state.kinds else pa.string()
     )
     with log_tables.appending(self.path, columns, state.metadata()) as append:
-      for t, second, kind, text in self._rows('SELECT round, second, kind, ids FROM rounds'):
-        if text:
-          append(log_tables.round_table(t, ledger_format.ids_of(kind, text), second))
+      query = 'SELECT round, second, kind, ids FROM rounds WHERE num_devices ORDER BY round'
+      rows = self._rows(query)
+      while part := list(itertools.islice(rows, _ROUNDS_AT_ONCE)):
+        rounds, seconds, kinds, texts = zip(*part)
+        append(log_tables.table_of(rounds, list(map(ledger_format.ids_of, kinds, texts)), seconds))
 
   def _open(self) -> None:
     """Locks the mark, begins the ledger if it is new, and takes over its rounds."""

@@ -25,6 +25,7 @@ from fl_dpftrl.support.text import messages
 
 ROW_GROUP = 1 << 20
 """Rows of a row group of a file."""
+_MOST_TABLES = 1 << 10
 
 _FORMAT = {'compression': 'zstd', 'write_page_checksum': True}
 MOST_SECONDS = 253_402_300_799  # end of the year 9999
@@ -104,7 +105,7 @@ def round_by_round(
       nonlocal done
       if index != done or index >= num_rounds:
         raise ValueError(f'the next round of the log is {done} of {num_rounds}, got {index}')
-      append(round_table(index, pa.array(device_ids, pa.int64()), timestamp))
+      append(table_of([index], [pa.array(device_ids, pa.int64())], [timestamp]))
       done += 1
 
     yield append_round
@@ -132,6 +133,8 @@ def appending(
         nonlocal rows
         pending.append(table)
         rows += table.num_rows
+        if len(pending) >= _MOST_TABLES:  # Each takes kilobytes, however few rows it has.
+          pending[:] = [pa.concat_tables(pending).combine_chunks()]
         while rows >= ROW_GROUP:
           whole = pa.concat_tables(pending)
           write(whole.slice(0, ROW_GROUP))
@@ -217,10 +220,16 @@ def utc_seconds(name: str, values: Sequence[int] | np.ndarray) -> pa.Array:
   return seconds
 
 
-def round_table(round_index: int, ids: pa.Array, timestamp: int) -> pa.Table:
-  """Returns the rows of a round, with one timestamp in UTC seconds."""
-  size = len(ids)
-  times = pa.array(np.full(size, 1_000_000 * timestamp, np.int64)).cast(TIMESTAMP)
+def table_of(
+  rounds: Sequence[int], cohorts: Sequence[pa.Array], seconds: Sequence[int]
+) -> pa.Table:
+  """Returns the rows of some rounds, each with its devices and one timestamp in UTC seconds."""
+  sizes = [len(ids) for ids in cohorts]
+  times = np.repeat(1_000_000 * np.array(seconds, np.int64), sizes)
   return pa.table(
-    {'round': np.full(size, round_index, np.int64), 'device_id': ids, 'timestamp': times}
+    {
+      'round': np.repeat(np.array(rounds, np.int64), sizes),
+      'device_id': pa.concat_arrays(cohorts),
+      'timestamp': pa.array(times).cast(TIMESTAMP),
+    }
   )

@@ -102,8 +102,8 @@ class OpenMetrics(_Events):
   """Writes the figures of a run to a text file of OpenMetrics, each time as a whole.
 
   Give a path that ends in .prom, in the folder of node exporter's textfile collector, which must
-  be able to read it. The figures have no ids and nothing of single clients. Counters start anew
-  with the process.
+  be able to read it. The figures have no ids and nothing of single clients. A process begins with
+  the figures of the run as it stands; counters start anew.
   """
 
   def __init__(self, path: str | os.PathLike[str], *, every: int = 1):
@@ -116,6 +116,7 @@ class OpenMetrics(_Events):
   def begin(self, run, round_index=None):
     super().begin(run, round_index)
     if run.identity is not None and not self._is_written:
+      self._set_gauges(run.status().to_json())
       self._write(run)
 
   def _record(self, run, event, round_index, seconds, error):
@@ -124,13 +125,16 @@ class OpenMetrics(_Events):
       self._gauges['last_release_timestamp_seconds'] = time.time()
     if seconds is not None:
       self._gauges['last_round_seconds'] = seconds
-    self._gauges |= {
-      name: math.inf if name == 'epsilon' and value is None else value
-      for name, value in self._status(run, event, round_index).items()
-      if isinstance(value, (int, float)) or name == 'epsilon'
-    }
+    self._set_gauges(self._status(run, event, round_index))
     if event != BEGUN:
       self._write(run)
+
+  def _set_gauges(self, status: dict[str, Any]) -> None:
+    self._gauges |= {
+      name: math.inf if name == 'epsilon' and value is None else value
+      for name, value in status.items()
+      if isinstance(value, (int, float)) or name == 'epsilon'
+    }
 
   def _write(self, run: Any) -> None:
     label = f'{{run="{run.folder.name.translate(_ESCAPED)}",id="{run.identity}"}}'
