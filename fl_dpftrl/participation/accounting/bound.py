@@ -26,6 +26,7 @@ docs/decisions/secret-participation.md has the theorem, and what was checked.
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import scipy
@@ -115,10 +116,8 @@ class _Law:
     end = math.exp(d / 2.0 - math.sqrt(d) * float(scipy.special.ndtri(small / size)))
     first = end / _FIRST_GRID
     masses = self._masses(_FIRST_GRID, first)
-    reach = np.min(
-      (self._log_moments(masses, first) - math.log(small)) / self._tilts(masses, first)
-    )
-    self._step = float(reach) / grid
+    reach = self._least(masses, first, lambda moment, tilt: (moment - math.log(small)) / tilt)
+    self._step = reach / grid
     cells = min(grid - 1, math.ceil(end / self._step))
     self._x = self._masses(cells, self._step)
 
@@ -137,15 +136,19 @@ class _Law:
   def delta(self, epsilon: float, *, absent: bool) -> float:
     """Returns an upper bound on δ at ε in one direction."""
     masses, error, lost = self._absent if absent else self._present
-    with np.errstate(divide='ignore'):
-      logs = np.log(np.arange(self._grid) * (self._step / self._size))
-    losses = epsilon + logs if absent else epsilon - logs[1:]
+    losses = epsilon + self._logs if absent else epsilon - self._logs[1:]
     if self._mu:
       each = np.exp(sampled_gaussian.log_delta(self._mu, losses))
     else:
       each = -np.expm1(np.minimum(losses, 0.0))
     within = float(masses[len(masses) - len(each) :] @ each)
     return within * (1.0 + _SLACK) + error * float(np.linalg.norm(each)) + lost
+
+  @functools.cached_property
+  def _logs(self) -> np.ndarray:
+    """Logarithm of the mean in each cell."""
+    with np.errstate(divide='ignore'):
+      return np.log(np.arange(self._grid) * (self._step / self._size))
 
   @functools.cached_property
   def _present(self) -> tuple[np.ndarray, float, float]:
@@ -162,9 +165,11 @@ class _Law:
     lost = (self._size - 1) * scipy.special.ndtr(-cut) + scipy.special.ndtr(
       root - cut if biased else -cut
     )
-    tilts = self._tilts(one, self._step)
-    moments = self._log_moments(self._x, self._step, biased=biased)
-    lost += math.exp(min(float(np.min(moments - tilts * self._step * self._grid)), 0.0))
+    end = self._step * self._grid
+    bound = self._least(
+      self._x, self._step, lambda moment, tilt: moment - tilt * end, biased=biased
+    )
+    lost += math.exp(min(bound, 0.0))
     others, last = (
       scipy.fft.rfft(masses.astype(np.longdouble), self._grid) for masses in (self._x, one)
     )
@@ -181,18 +186,41 @@ class _Law:
     upper = np.clip(mean / step - np.arange(cells) * mass, 0.0, mass)
     return np.append(mass - upper, 0.0) + np.append(0.0, upper)
 
-  def _tilts(self, masses: np.ndarray, step: float) -> np.ndarray:
-    return _TILTS / (step * len(masses))
+  def _least(
+    self,
+    masses: np.ndarray,
+    step: float,
+    chernoff: Callable[[float, float], float],
+    *,
+    biased: bool = True,
+  ) -> float:
+    """Returns the least Chernoff bound, of ln E exp(tilt · sum) and tilt, over the tilts.
 
-  def _log_moments(self, masses: np.ndarray, step: float, *, biased: bool = True) -> np.ndarray:
-    """Returns ln E exp(tilt · sum), of `present` if biased, for each tilt."""
+    It has one valley, as ln E exp(tilt · sum) is convex, so that a few of the tilts show it.
+    """
     held = np.flatnonzero(masses)
     logs, x = np.log(masses[held]), step * held
-    tilted = self._tilts(masses, step)[:, None] * x + logs
-    most = tilted.max(axis=1)
-    densities = np.exp(tilted - most[:, None])
-    moment, longer = most + np.log(densities.sum(axis=1)), most + np.log(densities @ x)
-    return (self._size - 1) * moment + (longer if biased else moment)
+    tilts = _TILTS / (step * len(masses))
+
+    @functools.cache
+    def at(place: int) -> float:
+      moment = self._log_moment(logs, x, float(tilts[place]), biased)
+      return chernoff(moment, float(tilts[place]))
+
+    low, high = 0, len(tilts) - 1
+    while low < high:
+      middle = (low + high) // 2
+      low, high = (low, middle) if at(middle) <= at(middle + 1) else (middle + 1, high)
+    return at(low)
+
+  def _log_moment(self, logs: np.ndarray, x: np.ndarray, tilt: float, biased: bool) -> float:
+    """Returns ln E exp(tilt · sum), of `present` if biased, of masses with these logarithms."""
+    tilted = tilt * x + logs
+    most = float(tilted.max())
+    densities = np.exp(tilted - most)
+    moment = most + math.log(float(densities.sum()))
+    longer = most + math.log(float(densities @ x)) if biased else moment
+    return (self._size - 1) * moment + longer
 
 
 def _between(ends: np.ndarray) -> np.ndarray:
