@@ -1,4 +1,5 @@
-# make finetune: fine-tune a language model; make train: train one from public text; make test: every test.
+# make finetune: fine-tune a language model; make train: train one from public text; make test: every
+# test; make dev: what changes without TensorFlow need.
 # Each does all the set-up that it needs. Python 3.11, 3.12 or 3.13 is required.
 
 VENV := .venv
@@ -34,8 +35,8 @@ BENCH ?=
 REPEATS ?= 3
 COMMA := ,
 
-.PHONY: env finetune train study matrices test test-fast test-thorough test-core test-adapters check docs \
-  bench clean
+.PHONY: env dev finetune train study matrices test test-fast test-dev test-thorough test-core test-adapters \
+  check docs bench clean
 
 env: $(VENV)/installed
 
@@ -63,6 +64,13 @@ $(VENV)/installed: requirements.lock $(SHIM) setup.py
 
 .venv-adapters/installed: examples/requirements.txt setup.py
 	$(ENVIRONMENT) .venv-adapters $< --python='$(PYTHON)' --install='--editable .[test]'
+
+# All that needs no TensorFlow, and the tools, with current releases.
+dev: .venv-dev/installed
+	@echo "Ready: make test-dev; .venv-dev/bin/pre-commit install checks each commit" >&2
+
+.venv-dev/installed: setup.py
+	$(ENVIRONMENT) .venv-dev --python='$(PYTHON)' --install='--editable .[dev]'
 
 .venv-bench/installed: benchmarks/peer-requirements.txt
 	$(ENVIRONMENT) .venv-bench $< --python='$(PEER_PYTHONS)'
@@ -95,7 +103,7 @@ matrices: env
 	  $(VENV)/bin/python -m matrices.recipes
 
 # Tests start many processes: what one has compiled, the others need not.
-test test-fast test-thorough test-core: export PYTHONDONTWRITEBYTECODE =
+test test-fast test-dev test-thorough test-core: export PYTHONDONTWRITEBYTECODE =
 
 # JOBS=0 shows output as it comes. Checks and documentation are made beside the tests.
 test: env
@@ -133,6 +141,11 @@ test-core:
 	  env OPENBLAS_NUM_THREADS=1 .venv-core/bin/pytest $(PYTEST_FLAGS) \
 	  $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
 
+# The quick ones of these tests, in the environment of `make dev`.
+test-dev: .venv-dev/installed
+	OPENBLAS_NUM_THREADS=1 .venv-dev/bin/pytest $(PYTEST_FLAGS) -m 'not slow' \
+	  $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
+
 # The adapters and their examples with the releases of examples/requirements.txt, and without
 # TensorFlow. This environment takes minutes to set up, mostly for PyTorch and Ray.
 test-adapters: .venv-adapters/installed
@@ -144,5 +157,5 @@ bench: env
 	$(VENV)/bin/python -m benchmarks $(subst $(COMMA), ,$(BENCH)) --repeats=$(REPEATS)
 
 clean:
-	rm -rf $(VENV) $(addprefix .venv-,finetune core adapters docs checks pfl bench) .venv*.lock site build *.egg-info \
+	rm -rf $(VENV) $(addprefix .venv-,dev finetune core adapters docs checks pfl bench) .venv*.lock site build *.egg-info \
 	  .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

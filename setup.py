@@ -11,6 +11,15 @@ import re
 import setuptools
 
 _VERSION = pathlib.Path(__file__).parent / 'fl_dpftrl' / 'version.py'
+_TEST = [
+  'hypothesis>=6.100',
+  'jax>=0.4.30',
+  'mpmath>=1.3',
+  'pytest>=8',
+  'pytest-xdist>=3.5',
+  'sqlglot>=30',
+  'z3-solver>=4.13',
+]
 
 setuptools.setup(
   name='fl_dpftrl',
@@ -47,15 +56,8 @@ setuptools.setup(
     'tqdm>=4.66',
   ],
   extras_require={
-    'test': [
-      'hypothesis>=6.100',
-      'jax>=0.4.30',
-      'mpmath>=1.3',
-      'pytest>=8',
-      'pytest-xdist>=3.5',
-      'sqlglot>=30',
-      'z3-solver>=4.13',
-    ],
+    'test': _TEST,
+    'dev': [*_TEST, 'import-linter>=2.15', 'mypy>=2.4', 'pre-commit>=4', 'ruff>=0.17.6'],
     'machines': ['ray>=2.60'],  # clients and noise on several machines
     # fl_dpftrl.run.observers, each with its library
     'mlflow': ['mlflow>=2.14'],
