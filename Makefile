@@ -48,12 +48,12 @@ endif
 
 # What TFF needs beside current packages: each start of the environment's Python imports it.
 SHIM := .ci/tff_compatibility.py
-$(VENV)/installed: requirements.lock $(SHIM) setup.py
+$(VENV)/installed: requirements.lock $(SHIM) setup.py pyproject.toml
 	$(ENVIRONMENT) $(VENV) $< --training --python='$(PYTHON)' --shim=$(SHIM) \
 	  --install='--no-deps --no-build-isolation --editable .'
 
 # JAX and the weights of a language model, and no TensorFlow.
-.venv-finetune/installed: requirements-finetune.lock setup.py
+.venv-finetune/installed: requirements-finetune.lock setup.py pyproject.toml
 	$(ENVIRONMENT) .venv-finetune $< --training --python='$(PYTHON)' \
 	  --install='--no-deps --no-build-isolation --editable .'
 
@@ -62,14 +62,14 @@ $(VENV)/installed: requirements.lock $(SHIM) setup.py
 .venv-checks/installed .venv-docs/installed: .venv-%/installed: requirements-%.lock $(VENV)/installed
 	$(ENVIRONMENT) .venv-$* $< --python=$(VENV)/bin/python
 
-.venv-adapters/installed: examples/requirements.txt setup.py
+.venv-adapters/installed: examples/requirements.txt setup.py pyproject.toml
 	$(ENVIRONMENT) .venv-adapters $< --python='$(PYTHON)' --install='--editable .[test]'
 
 # All that needs no TensorFlow, and the tools, with current releases.
 dev: .venv-dev/installed
 	@echo "Ready: make test-dev; .venv-dev/bin/pre-commit install checks each commit" >&2
 
-.venv-dev/installed: setup.py
+.venv-dev/installed: setup.py pyproject.toml
 	$(ENVIRONMENT) .venv-dev --python='$(PYTHON)' --install='--editable .[dev]'
 
 .venv-bench/installed: benchmarks/peer-requirements.txt

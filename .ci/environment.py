@@ -42,6 +42,9 @@ def digest(python: str, args: argparse.Namespace) -> str:
   """Returns the digest of what an environment is made from."""
   files = [args.file, args.shim, 'setup.py'] if args.install else [args.file, args.shim]
   parts = [pathlib.Path(file).read_bytes() for file in files if file]
+  if args.install:  # How its tools are configured changes no environment.
+    project, _, _ = pathlib.Path('pyproject.toml').read_text('utf-8').partition('[tool.ruff]')
+    parts.append(project.encode())
   parts.append(repr(args.install).encode())
   parts.append(subprocess.run([python, '-c', VERSION], capture_output=True, check=True).stdout)
   return hashlib.sha256(b'\0'.join(parts)).hexdigest()

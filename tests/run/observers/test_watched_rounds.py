@@ -206,7 +206,7 @@ def test_a_tracker_without_its_package_is_one_line_at_construction(name, monkeyp
     getattr(dpftrl.observers, name)()
   line = str(raised.value)
   assert f"pip install '.[{package}]' in a clone" in line and len(line) <= 300
-  assert f"'{package}': [" in (ROOT / 'setup.py').read_text()
+  assert f'\n{package} = [' in (ROOT / 'pyproject.toml').read_text()
 
 
 def test_a_tracker_that_does_not_answer_is_one_warning_and_gets_nothing(tmp_path, monkeypatch):
