@@ -1,5 +1,6 @@
-"""Training of cells, each in a process of its own."""
+"""Training of cells in other processes."""
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -9,7 +10,7 @@ import threading
 import traceback
 from collections.abc import Generator, Sequence
 from multiprocessing import connection
-from typing import Any
+from typing import Any, NamedTuple
 
 from fl_dpftrl.study.cells import Cell, Run
 from fl_dpftrl.support import signals
@@ -28,42 +29,67 @@ def check(run: Run) -> None:
     portable = False
   if not portable:
     raise ValueError(
-      'each cell is a process of its own, so the function that trains it must be one of a module:'
-      ' move it into one, or give jobs=0 to train in this process'
+      'cells are trained in other processes, so the function that trains them must be one of a'
+      ' module: move it into one, or give jobs=0 to train in this process'
     )
 
 
 def trained(run: Run, cells: Sequence[Cell], jobs: int) -> Generator[tuple[Cell, str], None, None]:
-  """Trains cells, so many at a time, each in a process; yields each as it ends, and why it failed.
+  """Trains cells in so many processes; yields each as it ends, and why it failed.
 
-  With no jobs it trains one after another in this process, where an error ends the study.
+  A process trains one cell after another, so that it is started and compiles once, and ends with a
+  cell that fails. With no jobs all are trained in this process, where an error ends the study.
   """
   for cell in [] if jobs else cells:
     cell.train(run)
     yield cell, ''
-  context = multiprocessing.get_context('spawn')
-  waiting, running = list(cells if jobs else []), dict[Any, tuple[Any, Cell]]()
+  waiting, running = list(cells if jobs else []), dict[Any, tuple[_Worker, Cell]]()
+  idle = list[_Worker]()
   try:
     while waiting or running:
       while waiting and len(running) < jobs:
-        cell = waiting.pop(0)
+        worker, cell = idle.pop() if idle else _started(run), waiting.pop(0)
+        running[worker.pipe] = worker, cell
         cell.home.mkdir(parents=True, exist_ok=True)
         (cell.home / _LOG_NAME).unlink(missing_ok=True)
-        process = context.Process(target=_train, args=(run, cell), name=f'cell {cell.name}')
-        with signals.hidden_from_children():
-          process.start()
-        running[process.sentinel] = process, cell
+        with contextlib.suppress(BrokenPipeError):  # It has ended, as is seen below.
+          worker.pipe.send(cell)
       for ready in connection.wait(list(running)):
-        process, cell = running.pop(ready)
-        process.join()
-        yield cell, _reason(process.exitcode, cell)
+        worker, cell = running.pop(ready)
+        try:
+          worker.pipe.recv()
+          idle.append(worker)
+          status: int | None = 0
+        except (EOFError, ConnectionResetError):
+          worker.process.join()
+          status = worker.process.exitcode
+        yield cell, _reason(status, cell)
   finally:
-    for process, _ in running.values():
-      process.terminate()
-    for process, _ in running.values():
-      process.join(15.0)  # It may end by itself.
-      process.kill()
-      process.join()
+    for worker in idle:
+      worker.pipe.close()
+    for worker, _ in running.values():
+      worker.process.terminate()
+    for worker in (*idle, *(worker for worker, _ in running.values())):
+      worker.process.join(15.0)  # It may end by itself.
+      worker.process.kill()
+      worker.process.join()
+
+
+class _Worker(NamedTuple):
+  """A process that trains cells, and the pipe by which it gets them and says that one has ended."""
+
+  process: Any
+  pipe: connection.Connection
+
+
+def _started(run: Run) -> _Worker:
+  context = multiprocessing.get_context('spawn')
+  pipe, its_end = context.Pipe()
+  process = context.Process(target=_work, args=(run, its_end), name='cells')
+  with signals.hidden_from_children():
+    process.start()
+  its_end.close()  # So that the pipe ends with the process.
+  return _Worker(process, pipe)
 
 
 def _reason(status: int | None, cell: Cell) -> str:
@@ -75,8 +101,8 @@ def _reason(status: int | None, cell: Cell) -> str:
   path = cell.home / _LOG_NAME
   if not path.exists():
     raise ValueError(
-      'each cell is a process that imports the script which started the study, and this one could'
-      " not: put its call of study under if __name__ == '__main__':, or give jobs=0"
+      'cells are trained in processes that import the script which started the study, and this one'
+      " could not: put its call of study under if __name__ == '__main__':, or give jobs=0"
     )
   lines = path.read_text('utf-8', 'replace').split('\n')
   output = [f'exit status {status}', *filter(str.strip, lines)]
@@ -85,20 +111,28 @@ def _reason(status: int | None, cell: Cell) -> str:
   return messages.one_line(output[-1])
 
 
-def _train(run: Run, cell: Cell) -> None:
-  """Trains a cell in its own process, whose output is its log."""
+def _work(run: Run, pipe: connection.Connection) -> None:
+  """Trains the cells that a pipe brings in this process; the output of each is its log."""
   os.setsid()  # A terminal's Ctrl-C is for the study, which then stops its cells.
   threading.Thread(target=_end_with_study, daemon=True).start()
-  with (cell.home / _LOG_NAME).open('wb') as log:
-    os.dup2(log.fileno(), 1)
-    os.dup2(log.fileno(), 2)
-  try:
-    cell.train(run)
-  except (RuntimeError, OSError, MemoryError):
-    raise  # The cell has failed. Other errors are mistakes, such as a mapping without the metric.
-  except Exception:
-    traceback.print_exc()
-    sys.exit(_MISTAKE)
+  while True:
+    try:
+      cell = pipe.recv()
+    except EOFError:
+      return
+    with (cell.home / _LOG_NAME).open('wb') as log:
+      os.dup2(log.fileno(), 1)
+      os.dup2(log.fileno(), 2)
+    try:
+      cell.train(run)
+    except (RuntimeError, OSError, MemoryError):
+      raise  # The cell has failed. Other errors are mistakes, such as a mapping without the metric.
+    except Exception:
+      traceback.print_exc()
+      sys.exit(_MISTAKE)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pipe.send(None)
 
 
 def _end_with_study() -> None:

@@ -335,6 +335,9 @@ def test_cells_have_processes_whose_failures_are_lines_of_the_table(tmp_path):
   assert own == {(0.1, r.seed): r.test for r in alone.results}
   logs = [path.read_text() for path in (tmp_path / 'many').glob('cells/*/log.txt')]
   assert sum(f'trained in process {os.getpid()}' not in log for log in logs) == 4
+  linear.study(tmp_path / 'one', jobs=1, **(ONE | dict(server_learning_rates=[0.1, 0.4])))
+  told = [path.read_text() for path in (tmp_path / 'one').glob('cells/*/log.txt')]
+  assert len(told) == 2 and len(set(told)) == 1 and 'trained in process' in told[0]
   # A mistake that every run has ends the study with the first one.
   with pytest.raises(ValueError, match='log.txt: ValueError: the run must return a mapping'):
     linear.study(tmp_path / 'mistaken', linear.mistaken, jobs=1)
