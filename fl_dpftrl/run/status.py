@@ -5,6 +5,7 @@ import math
 import shutil
 from typing import Any
 
+from fl_dpftrl.claims import noise_to_signal
 from fl_dpftrl.participation.rules import loss_budgets, per_units
 from fl_dpftrl.run import guards
 
@@ -27,6 +28,8 @@ class Status:
     delta: δ of `epsilon`.
     void_reason: why nothing is guaranteed; None if something is.
     disk_left_bytes: free space of the disk that has the folder.
+    noise_to_signal: noise in the sum of all declared rounds over the most that its updates can add
+      up to; above 10 there is next to nothing to learn from. None where it is not known.
   """
 
   num_rounds: int
@@ -38,6 +41,7 @@ class Status:
   delta: float | None
   void_reason: str | None
   disk_left_bytes: int
+  noise_to_signal: float | None
 
   def to_json(self) -> dict[str, Any]:
     """Returns the figures that are known; None for one that is infinite."""
@@ -58,6 +62,7 @@ def current(guard: guards.Guard, run: Any) -> Status:
   gate, share = guard.gate, None
   if isinstance(gate, (loss_budgets.LossGate, per_units.UnitGate)):
     share = gate.share_with_budget()
+  ratio = noise_to_signal.expected(claim)
   is_planned = claim.participation is not None or claim.strategy.max_rounds is not None
   has_end = is_planned and claim.answers.num_rounds is not None
   return Status(
@@ -70,4 +75,5 @@ def current(guard: guards.Guard, run: Any) -> Status:
     delta=delta,
     void_reason=claim.void_reason,
     disk_left_bytes=shutil.disk_usage(run.folder).free,
+    noise_to_signal=None if ratio is None else ratio.total,
   )

@@ -204,7 +204,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def _placed(self, value_type: tff.Type) -> tuple[str, int]:
     """Returns where noise for updates of a type is kept, each time the same, and its size."""
-    size = sum(spec.shape.num_elements() for spec in tf.nest.flatten(self._summed(value_type)))
+    size = self.num_coordinates(value_type)
     if size not in self._chosen:
       # Once: the free memory may be another when the state is advanced.
       model_bytes = tf.float32.size * size
@@ -224,6 +224,10 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       noise_multiplier=self.noise_multiplier,
       clip_norm=self.first_clip_norm,
     )
+
+  def num_coordinates(self, value_type: tff.Type) -> int:
+    """Returns the number of coordinates of a release, with counts and metrics."""
+    return sum(spec.shape.num_elements() for spec in tf.nest.flatten(self._summed(value_type)))
 
   def arithmetic(self, value_type: tff.Type) -> arithmetics.Arithmetic:
     """Returns the numbers that releases are made of.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tff_inprocess
+from fl_dpftrl.claims import noise_to_signal
 from fl_dpftrl.logs import id_columns, id_spellings, unit_tables
 from fl_dpftrl.mechanisms import base, schemas
 from fl_dpftrl.mechanisms.files import documents, files
@@ -193,6 +194,9 @@ def train(
     ) as run:
       if claim.arithmetic.kind == arithmetics.LATTICE:
         say(_LOWEST_BITS)
+      ratio = noise_to_signal.expected(run.claim, aggregator.num_coordinates(trainable))
+      if ratio is not None and (hopeless := ratio.warning(max_epsilon)) is not None:
+        say(hopeless)
       if (fixed := processes.warning_of_fixed_weights(process)) is not None:
         say(fixed)
       table.restore(run)

@@ -32,8 +32,8 @@ def data(round_index, client):
 
 
 @functools.cache
-def build():
-  noise = dict(noise_multiplier=0.8, report_goal=4, metrics={'mae': 5.0})
+def build(noise_multiplier=0.8):
+  noise = dict(noise_multiplier=noise_multiplier, report_goal=4, metrics={'mae': 5.0})
   aggregator = made.factory(dpftrl.BLT((0.9,), (0.1,)), **noise)
   process = dpftrl.build_fed_avg(
     model_fn, aggregator=aggregator, client_learning_rate=0.05, server_learning_rates=np.ones(6)
@@ -61,6 +61,16 @@ def test_released_metrics_are_in_the_table_the_lines_and_the_claim(tmp_path):
   assert claim.private_metrics.bounds == {'mae': 5.0} and not claim.not_private_metrics
   assert trained.setting.clipped_count is None  # Nobody counted them.
   trained.plot()
+
+
+def test_a_run_with_next_to_no_signal_says_so_before_its_first_round(tmp_path):
+  options = dict(num_rounds=1, clients=CLIENTS, client_data=data)
+  noisy, clear = [], []
+  for lines, noise_multiplier in ((noisy, 500.0), (clear, 0.8)):
+    folder = tmp_path / str(noise_multiplier)
+    dpftrl.train(*build(noise_multiplier), folder=folder, say=lines.append, **options)
+  assert any('as much noise as signal, and all rounds together' in line for line in noisy)
+  assert not any('as much noise' in line for line in clear)
 
 
 def test_a_run_ends_by_what_it_released_under_the_declared_guarantee(tmp_path):
