@@ -11,10 +11,15 @@ TRAIN = $(VENV)/bin/python -m experiments.stackoverflow.train \
 TESTS ?= tests
 # Processes that test at the same time: one more than two cores, as some wait.
 JOBS ?= 3
-# Text, ε and folder of `make finetune`; without TEXT that of people, where the machine has it.
+# Text, its columns, ε, further flags and folder of `make finetune`; without TEXT that of people, where
+# the machine has it.
 TEXT ?=
+TEXT_COLUMNS ?=
 EPSILON ?= 2
+OPTIONS ?=
 FINETUNE_RUN = $(if $(filter file,$(origin RUN)),runs/finetune,$(RUN))
+FINETUNE_FLAGS = --epsilon=$(EPSILON) --output_dir='$(FINETUNE_RUN)' $(if $(TEXT),--text='$(TEXT)') \
+  $(if $(TEXT_COLUMNS),--columns='$(TEXT_COLUMNS)') $(OPTIONS)
 STUDY ?= docstrings
 STUDY_RUN ?= runs/studies/$(STUDY)
 # Tests that need TensorFlow Federated; the others make up test-core.
@@ -79,9 +84,11 @@ dev: .venv-dev/installed
 	$(ENVIRONMENT) .venv-pfl $< --python='$(PEER_PYTHONS)'
 
 # SmolLM2-135M from people's text, without noise and with BLT noise; goes on where it was interrupted.
-finetune: .venv-finetune/installed
-	@.venv-finetune/bin/python -m experiments.finetune --epsilon=$(EPSILON) \
-	  --output_dir='$(FINETUNE_RUN)' $(if $(TEXT),--text='$(TEXT)')
+# Flags and text are checked before the environment is set up.
+finetune:
+	@$(ANY_PYTHON) -m experiments.finetune.flags $(FINETUNE_FLAGS)
+	@$(MAKE) --silent .venv-finetune/installed
+	@.venv-finetune/bin/python -m experiments.finetune $(FINETUNE_FLAGS)
 
 # The same training twice, without and with noise, to see what the noise costs.
 # Goes on where it was interrupted; RUN=runs/another starts anew.

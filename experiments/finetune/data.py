@@ -1,42 +1,41 @@
-"""Texts by unit: people of the machine's changelogs, source files, or text files of one's own.
+"""Texts by unit: people of the machine's changelogs, source files, or people of one's own texts.
 
 What a unit contributes depends on its own text only, and which units there are, in which order, on
 their names only: duplicates are removed within a unit, and one with little or no text takes part
 all the same. A text that several wrote may therefore be in training and held out.
 """
 
-import collections
 import dataclasses
-import glob
-import gzip
 import hashlib
 import hmac
-import os
 import pathlib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from experiments.stackoverflow.datasets import docstring_text
-from fl_dpftrl.support.files import paths
-from fl_dpftrl.support.text import messages
+from experiments.stackoverflow.datasets import changelogs, docstring_text, texts
+from fl_dpftrl.logs import id_spellings
 
 if TYPE_CHECKING:
   import tokenizers
 
-NAMES = ('changelogs', 'docstrings', 'public')
 FEWEST_PEOPLE = 400
+"""People of the machine's changelogs, below which docstrings are taken."""
+
+MOST_UNITS = 700
+"""Training units of the texts that machines have."""
+
 PADDING = -1
 """Id after the end of a text, which is no target."""
 
 _SHORTEST_ENTRY = 20  # characters
 SHORTEST_HELD_OUT = 25  # tokens
-_MOST_FILES = 1500  # source files that are parsed, in the order of a hash of their names
+_MOST_FILES = 1500  # source files that are parsed
 _HELD_OUT = 10  # one unit of so many
-_STANZA = re.compile(r'^\S+ \([^)]+\)[^\n]*\n(.*?)^ -- ([^<\n]*?) <[^\n]*$', re.M | re.S)
-_SECTION = re.compile(r'\s*\[ (.+?) \]\s*$')
+_MOST = 40  # people of a round, of texts of the machine
+_FEWEST = 2  # training units of one's own texts
 _PROMPTS = {'changelogs': '* Fix the', 'docstrings': 'Returns the', 'public': 'Return the'}
 
 Texts = Mapping[str, Sequence[str]]
@@ -47,16 +46,18 @@ class Units:
   """Units by name, each with its texts joined in an order that the name draws.
 
   Attributes:
-    source: where the text is from; one of `NAMES`, or 'own'.
+    source: where the text is from; one of `flags.NAMES`, or 'own'.
     unit: what a unit is.
     train: name → text.
     held_out: name → text, for evaluation.
+    most: people of a round by default, for texts of the machine; None for as many as there can be.
   """
 
   source: str
   unit: str
   train: Mapping[str, str]
   held_out: Mapping[str, str]
+  most: int | None = None
 
   @property
   def prompt(self) -> str:
@@ -65,81 +66,64 @@ class Units:
 
 
 def load(name: str) -> Units:
-  """Returns the units of a data set.
+  """Returns the units of a set of texts that machines have.
 
   Args:
     name: 'changelogs', people who wrote in /usr/share/doc; 'docstrings', source files of installed
-      packages; 'public', source files of Python's standard library, which is public text; or a
-      folder with a .txt file for each person.
+      packages; or 'public', source files of Python's standard library, which is public text.
 
   Raises:
-    ValueError: for another name, and where there are fewer than 400 training units.
+    ValueError: where there are fewer than 400 training units.
   """
   if name == 'changelogs':
-    source, unit, texts = name, 'a person', changelogs('/usr/share/doc')
-  elif name in NAMES:
-    source, unit, texts = name, 'a source file', docstrings(is_public=name == 'public')
-  elif os.path.isdir(name):
-    source, unit, texts = 'own', 'a text file', folder(paths.local(name))
+    unit, entries = 'a person', changelogs.entries('/usr/share/doc')
   else:
-    raise ValueError(
-      f'--text={messages.quoted(name)} is neither one of {", ".join(NAMES)} nor a folder'
-    )
-  train, held_out = divided(texts)
+    unit, entries = 'a source file', docstring_text.by_file(_MOST_FILES, is_public=name == 'public')
+  train, held_out = divided(entries)
   if len(train) < FEWEST_PEOPLE:
     raise ValueError(
-      f'--text={messages.quoted(name)} has {len(train)} training units, and training needs'
-      f' {FEWEST_PEOPLE}; --text=docstrings is on every machine'
+      f'--text={name} has {len(train)} training units on this machine, and {FEWEST_PEOPLE} are'
+      ' needed; --text=docstrings is on every machine'
     )
-  return Units(source=source, unit=unit, train=train, held_out=held_out)
+  train = dict(list(train.items())[:MOST_UNITS])
+  return Units(source=name, unit=unit, train=train, held_out=held_out, most=_MOST)
 
 
-def changelogs(root: str | os.PathLike[str]) -> dict[str, list[str]]:
-  """Returns the entries of each person in a machine's Debian changelogs, by the name as written.
+def own(path: pathlib.Path, columns: Sequence[str], say: Callable[[str], None]) -> Units:
+  """Returns the units of one's own texts, and says where two names may be of one person.
 
-  An entry is by the person in brackets above it, or else by the one who signed the version.
+  Args:
+    path: a table, or a folder with a .txt file, or a folder of them, for each person.
+    columns: columns of person and text in a table.
+    say: takes lines.
+
+  Raises:
+    ValueError: for another file, and for texts of fewer than three people.
   """
-  entries = collections.defaultdict(list)
-  for path in sorted(glob.glob(f'{root}/*/changelog*.gz')):
-    try:
-      with gzip.open(path, 'rt', encoding='utf-8', errors='replace') as file:
-        stanzas = _STANZA.findall(file.read())
-    except (OSError, EOFError):
-      continue
-    for body, name in stanzas:
-      for entry in re.split(r'\n(?=  [*\[])', '\n' + body):
-        if section := _SECTION.match(entry):
-          name = section[1]
-        else:
-          entries[name.strip()].append(' '.join(entry.split()))
-  return dict(entries)
+  contents, _ = texts.contents_of(path, *columns, flags=('columns=person', 'columns=text'))
+  people: dict[str, list[str]] = {}
+  for name, several in contents.items():
+    if not all(isinstance(text, str) for text in several):
+      raise ValueError(f'{path}: --columns=text={columns[1]} must have text')
+    if path.is_dir() and name.endswith('.txt'):
+      name = name.removesuffix('.txt').split('/')[0]
+    people.setdefault(str(name), []).extend(several)
+  spellings = id_spellings.Spellings()
+  spellings.add(pa.array(people))
+  for warning in id_spellings.warnings(spellings.mergeable, len(people)):
+    say(f'names of people: {warning}')
+  train, held_out = divided(people, shortest_entry=1)
+  if not held_out:  # By the names only, as the division is.
+    name = next(iter(train))
+    held_out[name] = train.pop(name)
+  if len(train) < _FEWEST:
+    raise ValueError(f'{path} has texts of {len(people)} people, and at least 3 are needed')
+  return Units(source='own', unit='a person', train=train, held_out=held_out)
 
 
-def docstrings(*, is_public: bool) -> dict[str, list[str]]:
-  """Returns the docstrings of each source file: the standard library's, or installed packages'."""
-  entries = {}
-  files = docstring_text.source_files()
-  names = [name for name in files if name.startswith('stdlib/') == is_public]
-  for name in sorted(names, key=_number)[:_MOST_FILES]:
-    try:
-      entries[name] = docstring_text.docstrings_of(files[name].read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-      continue
-  return entries
-
-
-def folder(path: pathlib.Path) -> dict[str, list[str]]:
-  """Returns the paragraphs of each .txt file of a folder; ValueError for one not in UTF-8."""
-  entries = {}
-  for file in sorted(path.glob('*.txt')):
-    try:
-      entries[file.stem] = file.read_text('utf-8').split('\n\n')
-    except UnicodeDecodeError:
-      raise ValueError(f'{path} has a file that is not text in UTF-8') from None
-  return entries
-
-
-def divided(texts: Texts) -> tuple[dict[str, str], dict[str, str]]:
+def divided(
+  texts: Texts, *, shortest_entry: int = _SHORTEST_ENTRY
+) -> tuple[dict[str, str], dict[str, str]]:
   """Returns the text of each training unit, and of one unit of ten that is held out, by name.
 
   The division and the order follow a hash of the name, and so do not change with other units, or
@@ -147,7 +131,7 @@ def divided(texts: Texts) -> tuple[dict[str, str], dict[str, str]]:
   """
   train, held_out = dict[str, str](), dict[str, str]()
   for name in sorted(texts, key=_number):
-    entries = list(dict.fromkeys(t for t in texts[name] if len(t) >= _SHORTEST_ENTRY))
+    entries = list(dict.fromkeys(t for t in texts[name] if len(t.strip()) >= shortest_entry))
     order = np.random.default_rng(_number(name)).permutation(len(entries))
     part = held_out if _number(name) % _HELD_OUT == 0 else train
     part[name] = '\n'.join(entries[i] for i in order)
@@ -158,26 +142,35 @@ def rows(
   texts: Mapping[str, str],
   tokenizer: 'tokenizers.Tokenizer',
   length: int,
-  at_most: int,
   *,
+  blocks: int = 1,
   fewest: int = 0,
-) -> tuple[list[str], np.ndarray]:
-  """Returns names and tokens, int32 [units, length + 1], of the first units.
+  at_most: int | None = None,
+) -> tuple[list[str], np.ndarray, np.ndarray]:
+  """Returns names, blocks of each name, and tokens of all blocks, int32 [blocks, length + 1].
 
-  Texts are cut to length + 1 tokens; `PADDING` follows a shorter one. Units of training are taken
-  whatever their text: one that was left out for it would move those after it.
+  A block begins with the last token of the one before, which it does not predict. `PADDING` follows
+  a shorter one. Units of training are taken whatever their text: one that was left out for it would
+  move those after it.
 
   Args:
+    blocks: most blocks of a unit, each of which has one at least.
     fewest: tokens that a unit has at least.
+    at_most: units; None for all.
   """
-  encoded: dict[str, list[int]] = {}
+  names, counts, tokens = list[str](), list[int](), list[list[int]]()
   for name, text in texts.items():
-    if len(encoded) == at_most:
+    if len(names) == at_most:
       break
-    ids = tokenizer.encode(text[: 9 * length]).ids[: length + 1]
-    if len(ids) >= fewest:
-      encoded[name] = ids + [PADDING] * (length + 1 - len(ids))
-  return list(encoded), np.array(list(encoded.values()), np.int32).reshape(-1, length + 1)
+    ids = tokenizer.encode(text[: 9 * length * blocks]).ids[: length * blocks + 1]
+    if len(ids) < fewest:
+      continue
+    starts = range(0, max(len(ids) - 1, 1), length)
+    names.append(name)
+    counts.append(len(starts))
+    parts = [ids[start : start + length + 1] for start in starts]
+    tokens += [part + [PADDING] * (length + 1 - len(part)) for part in parts]
+  return names, np.array(counts, int), np.array(tokens, np.int32).reshape(-1, length + 1)
 
 
 def in_order(names: Sequence[str], seed: int) -> list[int]:

@@ -53,6 +53,7 @@ class Model:
       [layers, inputs, outputs].
     ends: 'embedding' and 'head', [tokens, width], and 'norm', [width].
     a: the fixed factors of the additions, [upper layers, width, rank].
+    name: name of the model, as its file has it.
   """
 
   config: Config
@@ -61,6 +62,7 @@ class Model:
   upper: Weights
   ends: Weights
   a: jax.Array
+  name: str = ''
 
   @property
   def num_parameters(self) -> int:
@@ -88,8 +90,10 @@ class Model:
     """Returns what the lower layers make of tokens [units, time]: [units, time, width]."""
     return _features(self.config, self.lower, self.ends['embedding'], np.maximum(tokens, 0))
 
-  def updates(self, features: Any, targets: Any, b: Any, num_words: int) -> jax.Array:
-    """Returns minus the gradient of each unit's mean loss, [units, *b.shape].
+  def updates(
+    self, features: Any, targets: Any, b: Any, num_words: int
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns minus the gradient of each unit's mean loss, [units, *b.shape], and the losses.
 
     Args:
       features: [units, time, width].
@@ -167,6 +171,7 @@ def load(path: str | os.PathLike[str], *, num_trained: int, rank: int, seed: int
     upper=layers(range(middle, config.num_layers)),
     ends={'embedding': embedding, 'head': head, 'norm': jnp.asarray(read('output_norm.weight'))},
     a=jnp.asarray(a / config.width**0.5, jnp.float32),
+    name=fields['general.name']() if 'general.name' in fields else '',
   )
 
 
@@ -251,12 +256,15 @@ def _losses(
 @functools.partial(jax.jit, static_argnums=0)
 def _updates(
   config: Config, upper: Weights, ends: Weights, a: Any, x: Any, targets: Any, b: Any
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
   def total(b):  # Each unit's loss depends on its own copy of B only.
     losses, _ = _losses(config, upper, ends, a, x, targets, b)
-    return -(losses.sum(1) / jnp.maximum((targets >= 0).sum(1), 1)).sum()
+    means = losses.sum(1) / jnp.maximum((targets >= 0).sum(1), 1)
+    return -means.sum(), means
 
-  return jnp.moveaxis(jax.grad(total)(jnp.repeat(jnp.asarray(b)[:, None], len(x), axis=1)), 1, 0)
+  copies = jnp.repeat(jnp.asarray(b)[:, None], len(x), axis=1)
+  gradients, losses = jax.grad(total, has_aux=True)(copies)
+  return jnp.moveaxis(gradients, 1, 0), losses
 
 
 @functools.partial(jax.jit, static_argnums=0)

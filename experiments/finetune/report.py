@@ -26,18 +26,17 @@ def table(
 
   Args:
     before: evaluation of the pretrained model.
-    outcomes: evaluations of the run without noise, and of the one with noise.
+    outcomes: evaluations of the runs by name; the last one has noise.
     statement: what the log of the run with noise proves.
     files: what each file is → its path.
   """
-  (_, free), (label, noisy) = outcomes.items()
+  label, noisy = list(outcomes.items())[-1]
   worst, percent = statement.worst_case, lambda outcome: f'{100 * outcome["accuracy"]:.2f} %'
   shown = lambda outcome: f'{outcome["perplexity"]:8.2f} {percent(outcome):>12}'
   lines = [
-    (f'Held out: {len(task.held_out)} ({task.units.source})', 'perplexity   next token'),
+    (f'Held out: {len(task.held_out_tokens)} ({task.units.source})', 'perplexity   next token'),
     ('  before, as pretrained', shown(before)),
-    ('  without noise', shown(free)),
-    (f'  with {label} noise', shown(noisy)),
+    *((f'  with {name}', shown(outcome)) for name, outcome in outcomes.items()),
     (
       'Model',
       f'{task.model.num_parameters:,} parameters frozen, {task.model.zeros.size:,} trained',
@@ -53,8 +52,9 @@ def table(
     ),
     (
       'Noise',
-      f'{label}, noise multiplier σ = {roundings.up(worst.noise_multiplier)}, sensitivity'
-      f' {roundings.up(worst.sensitivity)} ({worst.sensitivity_kind.replace("_", " ")})',
+      f'{label.split()[0]}, noise multiplier σ = {roundings.up(worst.noise_multiplier)},'
+      f' sensitivity {roundings.up(worst.sensitivity)}'
+      f' ({worst.sensitivity_kind.replace("_", " ")})',
     ),
     (
       'Guarantee of this run',
@@ -62,24 +62,34 @@ def table(
       ' adjacency)',
     ),
     *((name, str(path)) for name, path in files.items()),
-    ('Check it', publication.command_of_folder(files['Participation log'].parent, train.DELTA)),
+    (
+      'Check it',
+      publication.command_of_folder(files['Participation log'].parent, task.settings.delta),
+    ),
   ]
   width = max(len(name) for name, _ in lines) + 2
   texts = [f'{name:<{width}}{text}' for name, text in lines]
-  for name, outcome in (('before', before), (f'with {label} noise', noisy)):
+  for name, outcome in (('before', before), (f'with {label}', noisy)):
     texts.append(f'Continuations of "{task.units.prompt}", {name}:')
     texts += ['  ' + messages.one_line(text, limit=120) for text in outcome['continuations']]
+  if noisy['perplexity'] >= before['perplexity']:
+    texts.append(
+      'The model is worse than before training: do not use it. More people or a larger ε have less'
+      ' noise; see `Noise to signal` of --dry_run'
+    )
   return '\n'.join(texts)
 
 
 def draw(
   path: pathlib.Path, before: Outcome, outcomes: Mapping[str, Outcome], guarantee: str
 ) -> None:
-  """Draws held-out perplexity before training, without noise, and with noise, as PNG."""
-  (_, free), (label, noisy) = outcomes.items()
-  bars = {'before': before, f'{label} noise\n{guarantee}': noisy, 'no noise': free}
+  """Draws held-out perplexity before training, with noise, and without if there is it, as PNG."""
+  label, noisy = list(outcomes.items())[-1]
+  free = list(outcomes.items())[:-1]
+  bars = {'before': before, f'{label}\n{guarantee}': noisy, **dict(free)}
   heights = [outcome['perplexity'] for outcome in bars.values()]
-  colours = [style.LIGHT, *(looks['color'] for looks in style.looks({label: label}).values())]
+  kind = label.split()[0]
+  colours = [style.LIGHT, *(looks['color'] for looks in style.looks({kind: kind}).values())]
   figure = Figure(figsize=(5.2, 2.4), layout='constrained')
   axes = figure.subplots()
   style.dress(axes)

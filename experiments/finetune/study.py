@@ -7,16 +7,16 @@ Example, which first chooses factors of the learning rates with public text:
 A study that was interrupted goes on when it is started again.
 """
 
+import dataclasses
 import functools
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 import fl_dpftrl as dpftrl
 from experiments.finetune import __main__ as command
-from experiments.finetune import data, train
+from experiments.finetune import data, model, settings, train
+from experiments.finetune.flags import NAMES
 from experiments.stackoverflow import command_line
 from fl_dpftrl.study import Cell
 from fl_dpftrl.support.files import paths
@@ -24,11 +24,12 @@ from fl_dpftrl.support.files import paths
 
 def run(units: data.Units, cell: Cell) -> Mapping[str, Mapping[str, float]]:
   """Trains a cell; returns perplexity of two halves of the held-out units."""
-  task, (mechanism, epsilon) = task_of(units, cell.seed), cell.setting
+  task, (mechanism, _) = task_of(units, cell.seed), cell.setting
   name = 'identity' if mechanism is None else mechanism.label
-  rate = cell.server_learning_rate * train.learning_rate(name, epsilon or np.inf)
+  chosen = dataclasses.replace(task.settings, mechanism=name)
   with cell.private_aggregator(task.model.zeros) as aggregator:
-    b = train.train(task, aggregator, rate)
+    rate = train.server_rate(chosen, aggregator, task.model.zeros.size)
+    b = train.train(task, aggregator, rate=cell.server_learning_rate * rate)
   parts = {'validation': slice(0, None, 2), 'test': slice(1, None, 2)}
   return {name: {'perplexity': task.perplexity(b, part)} for name, part in parts.items()}
 
@@ -36,18 +37,23 @@ def run(units: data.Units, cell: Cell) -> Mapping[str, Mapping[str, float]]:
 @functools.lru_cache(maxsize=1)
 def task_of(units: data.Units, seed: int) -> train.Task:
   """Returns the task of a seed, whose frozen layers are stored."""
-  return train.prepare(units, command.weights(), seed=seed, say=command.say)
+  chosen = settings.chosen(len(units.train), {'seed': seed}, units.most)
+  frozen = model.load(command.weights(), num_trained=chosen.layers, rank=chosen.rank, seed=seed)
+  return train.prepare(train.task(units, frozen, chosen), say=command.say)
 
 
-def strategies(mechanisms: Sequence[str], folder: pathlib.Path) -> list[str]:
+def strategies(
+  mechanisms: Sequence[str], folder: pathlib.Path, chosen: settings.Settings
+) -> list[str]:
   """Returns label=file of each mechanism, optimised for the server's momentum."""
+  schema = chosen.participation
   labelled = []
   for mechanism in mechanisms:
     path = folder.with_name(f'{folder.name}-strategies') / f'{mechanism}.json'
     if not path.exists():
       path.parent.mkdir(parents=True, exist_ok=True)
-      strategy = dpftrl.optimize(mechanism, train.SCHEMA, workload=train.WORKLOAD)
-      dpftrl.save_strategy(path, strategy, schema=train.SCHEMA)
+      strategy = dpftrl.optimize(mechanism, schema, workload=chosen.workload)
+      dpftrl.save_strategy(path, strategy, schema=schema)
     labelled.append(f'{mechanism}={path}')
   return labelled
 
@@ -55,7 +61,7 @@ def strategies(mechanisms: Sequence[str], folder: pathlib.Path) -> list[str]:
 def main() -> None:
   parser = command_line.Parser('finetune.study', __doc__)
   parser.add_argument('--output_dir', required=True, help='folder of the study')
-  parser.add_argument('--text', default='changelogs', help='see python -m experiments.finetune')
+  parser.add_argument('--text', default='changelogs', choices=NAMES, help='set of texts')
   parser.add_argument('--mechanisms', default='blt,identity,tree_online')
   parser.add_argument('--epsilons', default='1,2,4,8')
   parser.add_argument('--factors', default='1', help='of the learning rates, to try with each')
@@ -64,18 +70,19 @@ def main() -> None:
   try:
     numbers = lambda text: tuple(float(number) for number in text.split(','))
     units = data.load(flags.text)
+    chosen = task_of(units, 0).settings
     study = dpftrl.study(
       functools.partial(run, units),
       folder=flags.output_dir,
-      mechanisms=strategies(flags.mechanisms.split(','), paths.local(flags.output_dir)),
+      mechanisms=strategies(flags.mechanisms.split(','), paths.local(flags.output_dir), chosen),
       epsilons=numbers(flags.epsilons),
       server_learning_rates=numbers(flags.factors),
       seeds=tuple(range(flags.seeds)),
-      participation=train.SCHEMA,
-      workload=train.WORKLOAD,
-      clip_norm=train.CLIP_NORM,
-      report_goal=task_of(units, 0).cohort,
-      delta=train.DELTA,
+      participation=chosen.participation,
+      workload=chosen.workload,
+      clip_norm=chosen.clip_norm,
+      report_goal=chosen.cohort,
+      delta=chosen.delta,
       metric='perplexity',
       lower_is_better=True,
       title=f'Fine-tuning with {units.source}',

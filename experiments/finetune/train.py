@@ -1,4 +1,4 @@
-"""Training rounds of the additions: each unit takes part once, with one clipped update."""
+"""Training rounds of the additions: a person's update is the clipped mean of their blocks'."""
 
 import dataclasses
 import hashlib
@@ -6,28 +6,30 @@ import io
 import math
 import pathlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 import fl_dpftrl as dpftrl
-from experiments.finetune import data, model
+from experiments.finetune import data, features, model, settings
+from fl_dpftrl.mechanisms import workload_error
+from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support.files import durable, paths
 
-NUM_ROUNDS, COHORT = 14, 40
-NUM_TRAINED, RANK = 15, 4  # last layers with additions, and the rank of these
-CLIP_NORM, MOMENTUM, DELTA = 0.1, 0.9, 1e-6
-SCHEMA = dpftrl.MinSep(num_rounds=NUM_ROUNDS, min_sep=NUM_ROUNDS)  # each unit takes part once
-WORKLOAD = dpftrl.Workload(momentum=MOMENTUM)
-
-_TOKENS, _HELD_OUT_TOKENS = 64, 128  # of a unit
-_MOST_UNITS, _MOST_HELD_OUT = 700, 64
-_WORDS = 16_384  # tokens that the training loss is over, the most frequent ones
-_BATCH = 8  # units
+_HELD_OUT_TOKENS, _MOST_HELD_OUT = 128, 64  # of a unit; units
+# Length of the noise in the trained numbers with which public text lost least (docs/finetune.md).
+_NOISE_LENGTHS, _OTHER_LENGTH = {'identity': 30.5}, 19.6
+_LARGEST_RATE, _ADAM_RATE = 7.5, 0.01
+WORDS = 16_384  # tokens that the training loss is over, the most frequent ones
+_BATCH = 8  # blocks of text
+PEOPLE = 32  # whose updates are in memory
 _CONTINUED, _CONTINUATIONS = 24, 3
+_LARGEST_LOSS = 10.0  # of a unit, where losses are released
+_ADAM_DECAYS, _ADAM_LEAST = (settings.MOMENTUM, 0.999), 1e-8
 
 Say = Callable[[str], None]
+State = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -35,32 +37,45 @@ class Task:
   """A model and the units that it is fine-tuned and evaluated on.
 
   Attributes:
+    settings: settings of the runs.
     names: names of the units, which no file gets.
-    features, tokens: of each unit, float16 [units, 64, width] and int32 [units, 65].
-    held_out, held_out_tokens: those of the held-out units, with 128 tokens each.
+    starts: first block of each unit, and the number of blocks, [units + 1].
+    tokens: of each block, int32 [blocks, tokens + 1].
+    held_out_tokens: those of the held-out units, with 128 tokens each.
     digest: digest of texts and weights.
-    seed: seed of A and of the cohorts.
+    features, held_out: what the frozen layers make of both, float16 [blocks, tokens, width].
   """
 
+  settings: settings.Settings
   model: model.Model
   units: data.Units
   names: list[str]
-  features: np.ndarray
+  starts: np.ndarray
   tokens: np.ndarray
-  held_out: np.ndarray
   held_out_tokens: np.ndarray
   digest: str
-  seed: int
-
-  @property
-  def cohort(self) -> int:
-    """Units of a round."""
-    return min(COHORT, len(self.names) // NUM_ROUNDS)
+  features: Any = None
+  held_out: Any = None
 
   def units_of_round(self, t: int) -> np.ndarray:
-    """Returns numbers of the units of a round; no unit is in two."""
-    order = data.in_order(self.names, self.seed)
-    return np.array(order[t * self.cohort : (t + 1) * self.cohort])
+    """Returns numbers of the units of a round; min_sep rounds in a row have other units each."""
+    cohort, place = self.settings.cohort, t % self.settings.min_sep
+    order = data.in_order(self.names, self.settings.seed)
+    return np.array(order[place * cohort : (place + 1) * cohort])
+
+  def updates(self, numbers: Sequence[int], b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the update of each unit, the mean of its blocks', and its mean loss."""
+    blocks = [np.arange(self.starts[i], self.starts[i + 1]) for i in numbers]
+    rows, parts = np.concatenate(blocks), []
+    for start in range(0, len(rows), _BATCH):
+      part = rows[start : start + _BATCH]
+      filled = np.resize(part, _BATCH)  # One shape, so that one program is compiled.
+      results = self.model.updates(self.features[filled], self.tokens[filled, 1:], b, WORDS)
+      parts.append([np.asarray(array)[: len(part)] for array in results])
+    ends = np.cumsum([len(numbers) for numbers in blocks])[:-1]
+    means = lambda arrays: np.stack([a.mean(0) for a in np.split(np.concatenate(arrays), ends)])
+    updates, losses = map(means, zip(*parts))
+    return updates, losses
 
   def evaluated(self, b: np.ndarray) -> dict[str, Any]:
     """Returns perplexity, accuracy and tokens of the held-out units, and continuations."""
@@ -80,140 +95,164 @@ class Task:
     return float(np.exp(loss / num_tokens))
 
   def _sums(self, b: np.ndarray, part: slice) -> np.ndarray:
-    features, targets = self.held_out[part], self.held_out_tokens[part, 1:]
-    starts = range(0, len(features), _BATCH)
-    batches = [slice(start, start + _BATCH) for start in starts]
-    return sum((self.model.sums(features[i], targets[i], b) for i in batches), np.zeros(3))
+    rows = np.arange(len(self.held_out_tokens))[part]
+    batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+    sums = lambda i: self.model.sums(self.held_out[i], self.held_out_tokens[i, 1:], b)
+    return sum(map(sums, batches), np.zeros(3))
 
 
-def prepare(
-  units: data.Units, weights: pathlib.Path, *, cache_dir: str = '.cache', seed: int = 0, say: Say
-) -> Task:
-  """Returns the task of fine-tuning a model with units of text.
-
-  What the frozen layers make of the texts is stored in the cache, which only its owner can read.
-  """
-  frozen = model.load(weights, num_trained=NUM_TRAINED, rank=RANK, seed=seed)
-  names, tokens = data.rows(units.train, frozen.tokenizer, _TOKENS, _MOST_UNITS)
-  _, held_out = data.rows(
-    units.held_out,
-    frozen.tokenizer,
-    _HELD_OUT_TOKENS,
-    _MOST_HELD_OUT,
-    fewest=data.SHORTEST_HELD_OUT,
+def task(units: data.Units, frozen: model.Model, chosen: settings.Settings) -> Task:
+  """Returns a task whose features are to be prepared; ValueError with nothing to evaluate by."""
+  names, counts, tokens = data.rows(
+    units.train, frozen.tokenizer, chosen.tokens, blocks=chosen.blocks
   )
-  if len(names) < data.FEWEST_PEOPLE or not len(held_out):
+  options = dict(fewest=data.SHORTEST_HELD_OUT, at_most=_MOST_HELD_OUT)
+  _, _, held_out = data.rows(units.held_out, frozen.tokenizer, _HELD_OUT_TOKENS, **options)
+  if not len(held_out):
     raise ValueError(
-      f'there are {len(names)} units to train with, and {len(held_out)} with enough text to'
-      f' evaluate with; {data.FEWEST_PEOPLE} and 1 are needed: give another --text'
+      f'--text: {len(units.held_out)} units are held out, and none has'
+      f' {data.SHORTEST_HELD_OUT} tokens to evaluate with: give more text, or more people'
     )
-  digest = hashlib.sha256(f'{frozen.digest} {NUM_TRAINED}\n'.encode())
+  digest = hashlib.sha256(f'{frozen.digest} {chosen.layers} {tokens.shape}\n'.encode())
   digest.update(tokens.tobytes() + held_out.tobytes())
-  path = paths.local(cache_dir) / f'finetune-{digest.hexdigest()[:16]}.npz'
-  if not path.exists():
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stored = {
-      'train': _features(frozen, tokens, 'training units', say),
-      'held_out': _features(frozen, held_out, 'held-out units', say),
-    }
-    durable.write_durably(path, _npz(**stored), private=True)
-  with np.load(path, allow_pickle=False) as features:
-    return Task(
-      model=frozen,
-      units=units,
-      names=names,
-      features=features['train'],
-      tokens=tokens,
-      held_out=features['held_out'],
-      held_out_tokens=held_out,
-      digest=digest.hexdigest()[:16],
-      seed=seed,
-    )
+  return Task(
+    settings=chosen,
+    model=frozen,
+    units=units,
+    names=names,
+    starts=np.cumsum([0, *counts]),
+    tokens=tokens,
+    held_out_tokens=held_out,
+    digest=digest.hexdigest()[:16],
+  )
 
 
-def _features(frozen: model.Model, tokens: np.ndarray, what: str, say: Say) -> np.ndarray:
-  parts = []
-  for start in range(0, len(tokens), 4 * _BATCH):
-    if start % (16 * _BATCH) == 0:
-      say(f'frozen layers: {start} of {len(tokens)} {what}')
-    rows = tokens[start : start + 4 * _BATCH, :-1]
-    parts.append(np.asarray(frozen.features(rows), np.float16))
-  return np.concatenate(parts)
+def prepare(unprepared: Task, *, cache_dir: str = '.cache', say: Say) -> Task:
+  """Returns a task with what the frozen layers make of its texts.
 
+  It is stored in the cache, which only its owner can read.
+  """
+  folder = paths.local(cache_dir) / f'finetune-{unprepared.digest}'
 
-def learning_rate(mechanism: str, epsilon: float) -> float:
-  """Returns the server's learning rate, which public text chose (docs/finetune.md says how)."""
-  return min(7.5, (1.25 if mechanism == 'identity' else 2.0) * epsilon)
+  def computed(name: str, tokens: np.ndarray) -> features.Features:
+    on_block = lambda start: say(f'frozen layers: {start} of {len(tokens)} {name} blocks of text')
+    return features.Features(folder / name, tokens[:, :-1], unprepared.model.features, on_block)
+
+  return dataclasses.replace(
+    unprepared,
+    features=computed('training', unprepared.tokens),
+    held_out=computed('held-out', unprepared.held_out_tokens),
+  )
 
 
 def open_run(
-  task: Task, folder: pathlib.Path, mechanism: str, epsilon: float
+  chosen: settings.Settings,
+  template: np.ndarray,
+  folder: pathlib.Path,
+  observers: Sequence[observer.Observer] = (),
 ) -> dpftrl.PrivateAggregator:
-  """Opens a run whose rounds together have this ε; ∞ is a run without noise."""
+  """Opens a run whose rounds together have the ε of its settings; ∞ is a run without noise."""
   options: dict[str, Any] = {'noise_multiplier': 0.0}
   strategy: Any = 'identity'
-  if math.isfinite(epsilon):
-    strategy = dpftrl.optimize(mechanism, SCHEMA, workload=WORKLOAD)
-    options = {'max_epsilon': epsilon}
+  if math.isfinite(chosen.epsilon):
+    strategy = dpftrl.optimize(chosen.mechanism, chosen.participation, workload=chosen.workload)
+    options = {'max_epsilon': chosen.epsilon}
   return dpftrl.PrivateAggregator(
     strategy,
-    template=task.model.zeros,
-    clip_norm=CLIP_NORM,
-    report_goal=task.cohort,
+    template=template,
+    clip_norm=chosen.clipping,
+    report_goal=chosen.cohort,
     folder=folder,
-    participation=SCHEMA,
-    delta=DELTA,
+    participation=chosen.participation,
+    delta=chosen.delta,
+    metrics={'loss': _LARGEST_LOSS} if chosen.private_loss else None,
+    observers=observers,
     **options,
   )
 
 
+def server_rate(
+  chosen: settings.Settings, aggregator: dpftrl.PrivateAggregator, num_coordinates: int
+) -> float:
+  """Returns the learning rate as given, or so that the noise has the length that served best.
+
+  Where noise is small, the rate moves the numbers as far as 7.5 does in 14 rounds.
+  """
+  if chosen.learning_rate is not None or chosen.server_optimizer == 'adam':
+    return chosen.learning_rate or _ADAM_RATE
+  steps = lambda n: float(chosen.workload.apply(np.ones(n))[-1])
+  rate = _LARGEST_RATE * steps(settings.ROUNDS) / steps(chosen.rounds)
+  if aggregator.noise_multiplier:
+    errors = workload_error.per_query_error(aggregator.strategy, chosen.rounds, chosen.workload)
+    noise = aggregator.noise_multiplier * chosen.clip_norm * errors[-1] / chosen.cohort
+    length = _NOISE_LENGTHS.get(chosen.mechanism, _OTHER_LENGTH)
+    rate = min(rate, length / (noise * num_coordinates**0.5))
+  return float(f'{rate:.4g}')
+
+
 def train(
-  task: Task,
-  aggregator: dpftrl.PrivateAggregator,
-  rate: float,
-  on_round: Callable[[int], None] = lambda num_rounds: None,
+  task: Task, aggregator: dpftrl.PrivateAggregator, *, rate: float | None = None
 ) -> np.ndarray:
   """Trains, or goes on training, in the aggregator's folder; returns B after the last round.
 
+  Args:
+    task: texts, model and settings.
+    aggregator: that of `open_run`.
+    rate: the server's learning rate; None for `server_rate`.
+
   Raises:
-    ValueError: for a folder whose run has other texts, weights, seed or learning rate.
+    ValueError: for a folder whose run has other texts, weights or settings.
     LostStateError: for a folder with rounds and without model or key of the device ids.
   """
-  folder = aggregator.folder
-  setting = {'texts or weights': task.digest, 'seed': task.seed, 'learning_rate': rate}
+  folder, zeros = aggregator.folder, task.model.zeros
+  rate = rate or server_rate(task.settings, aggregator, zeros.size)
+  setting = {**dataclasses.asdict(task.settings), 'texts or weights': task.digest}
+  setting |= {'learning_rate': rate, 'epsilon': str(task.settings.epsilon)}
   stored, setting_path, key_path = (folder / n for n in ('model.npz', 'setting.json', 'ids.key'))
   if not stored.exists():
     aggregator.require_new()  # A run that has rounds has lost its model.
     durable.write_durably(key_path, secrets.token_bytes(32), private=True)
     durable.write(setting_path, setting)
-    _store(stored, task.model.zeros, task.model.zeros)
+    _store(stored, dict.fromkeys(('b', 'velocity', 'squares'), zeros) | {'t': np.array(0)})
   recorded = durable.read(setting_path)
   differing = [name for name, value in setting.items() if recorded.get(name) != value]
   if differing:
     raise ValueError(f'{folder} has a run with other {", ".join(differing)}: name a new folder')
   ids = np.array(data.device_ids(task.names, key_path.read_bytes()))
   with np.load(stored, allow_pickle=False) as arrays:
-    b, velocity = arrays['b'], arrays['velocity']
+    state = dict(arrays)
+  step = _STEPS[task.settings.server_optimizer]
   while aggregator.next_round < aggregator.max_rounds:
     numbers = task.units_of_round(aggregator.next_round)
     with aggregator.round(ids[numbers].tolist()) as round_:
-      for start in range(0, len(numbers), _BATCH):
-        part = numbers[start : start + _BATCH]
-        filled = np.resize(part, _BATCH)  # One shape, so that one program is compiled.
-        updates = task.model.updates(task.features[filled], task.tokens[filled, 1:], b, _WORDS)
-        round_.add_batch(updates, count=len(part))
-    velocity = np.float32(MOMENTUM) * velocity + np.asarray(round_.mean)
-    b = b + np.float32(rate) * velocity
-    _store(stored, b, velocity)
-    on_round(aggregator.next_round)
-  return b
+      for start in range(0, len(numbers), PEOPLE):
+        updates, losses = task.updates(numbers[start : start + PEOPLE], state['b'])
+        metrics = {'loss': losses} if task.settings.private_loss else None
+        round_.add_batch(updates, metrics=metrics)
+    state = step(state, np.asarray(round_.mean), np.float32(rate))
+    _store(stored, state)
+  return state['b']
 
 
-def _store(path: pathlib.Path, b: np.ndarray, velocity: np.ndarray) -> None:
-  durable.write_durably(path, _npz(b=b, velocity=velocity), private=True)
+def _sgd(state: State, mean: np.ndarray, rate: np.float32) -> State:
+  velocity = np.float32(settings.MOMENTUM) * state['velocity'] + mean
+  return {**state, 'b': state['b'] + rate * velocity, 'velocity': velocity, 't': state['t'] + 1}
 
 
-def _npz(**arrays: np.ndarray) -> bytes:
+def _adam(state: State, mean: np.ndarray, rate: np.float32) -> State:
+  """Returns the state after a step of Adam, which is post-processing of the means."""
+  t, (first, second) = int(state['t']) + 1, map(np.float32, _ADAM_DECAYS)
+  velocity = first * state['velocity'] + (1 - first) * mean
+  squares = second * state['squares'] + (1 - second) * mean**2
+  length = np.sqrt(squares / (1 - second**t)) + np.float32(_ADAM_LEAST)
+  b = state['b'] + rate * velocity / (1 - first**t) / length
+  return {'b': b, 'velocity': velocity, 'squares': squares, 't': np.array(t)}
+
+
+_STEPS = {'sgd': _sgd, 'adam': _adam}
+
+
+def _store(path: pathlib.Path, state: State) -> None:
   buffer = io.BytesIO()
-  np.savez(buffer, **arrays)
-  return buffer.getvalue()
+  np.savez(buffer, **state)
+  durable.write_durably(path, buffer.getvalue(), private=True)

@@ -5,7 +5,7 @@ import types
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.finetune import data, model, train
+from experiments.finetune import data, model, settings, train
 
 CONFIG = model.Config(4, 16, 4, 2, 100.0, 1e-5)
 NUM_TOKENS = 31
@@ -48,21 +48,29 @@ def network(*, num_trained=2, rank=3, dtype=np.float32) -> model.Model:
   )
 
 
-def task(*, num_units=30, length=12, seed=0) -> train.Task:
-  """Returns a task with 2 units a round; units are named by people."""
+def task(*, num_units=30, length=12, seed=0, **given) -> train.Task:
+  """Returns a task of 14 rounds with 2 units each; units are named by people.
+
+  Args:
+    given: settings, such as `blocks`, of which each unit then has 1, 2, …
+  """
+  given = dict(rounds_per_person=1, blocks=1, clip_norm=0.1, tokens=length) | given
+  chosen = settings.chosen(num_units, {**given, 'seed': seed})
   frozen, generator = network(), np.random.default_rng(9)
-  tokens = generator.integers(0, NUM_TOKENS, (num_units, length + 1), np.int32)
+  counts = 1 + np.arange(num_units) % chosen.blocks
+  tokens = generator.integers(0, NUM_TOKENS, (counts.sum(), length + 1), np.int32)
   tokens[::3, -4:] = data.PADDING
   held_out = generator.integers(0, NUM_TOKENS, (5, length + 1), np.int32)
   features = lambda rows: np.asarray(frozen.features(rows[:, :-1]), np.float16)
   return train.Task(
+    settings=chosen,
     model=frozen,
     units=data.Units(source='own', unit='a person', train={}, held_out={}),
     names=[f'Ada Lovelace {i}' for i in range(num_units)],
+    starts=np.cumsum([0, *counts]),
     features=features(tokens),
     tokens=tokens,
     held_out=features(held_out),
     held_out_tokens=held_out,
     digest='d1',
-    seed=seed,
   )

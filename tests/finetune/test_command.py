@@ -1,5 +1,8 @@
-"""The command, from a GGUF file and a folder of text to the table and the figure."""
+"""The command, from a GGUF file and texts of people to the table, the figure and the files."""
 
+import csv
+import json
+import re
 import signal
 import sys
 
@@ -7,50 +10,26 @@ import numpy as np
 import pytest
 
 from experiments.finetune import __main__ as command
-from experiments.finetune import model
-from tests import made
-from tests.finetune import small
+from experiments.finetune import export, model, train
+from tests.finetune import small, weights
 
 gguf = pytest.importorskip('gguf')
-tokenizers = pytest.importorskip('tokenizers')
+pytest.importorskip('tokenizers')
+pytestmark = pytest.mark.slow
 
-LETTERS = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 
-
-def _write_weights(path):
-  writer, config = gguf.GGUFWriter(path, 'llama'), small.CONFIG
-  writer.add_block_count(config.num_layers)
-  writer.add_embedding_length(config.width)
-  writer.add_head_count(config.num_heads)
-  writer.add_head_count_kv(config.num_groups)
-  writer.add_rope_freq_base(config.rope_base)
-  writer.add_layer_norm_rms_eps(config.norm_epsilon)
-  writer.add_tokenizer_model('gpt2')
-  writer.add_tokenizer_pre('smollm')
-  writer.add_token_list([*LETTERS, 'Ġf'])
-  writer.add_token_merges(['Ġ f'])
-  frozen, draws = small.network(), np.random.default_rng(4)
-  for i in range(config.num_layers):
-    for name, array in (frozen.lower if i < 2 else frozen.upper).items():
-      writer.add_tensor(f'blk.{i}.{name}.weight', np.ascontiguousarray(np.asarray(array[i % 2]).T))
-  embedding = draws.normal(size=(len(LETTERS) + 1, config.width)).astype(np.float32)
-  writer.add_tensor('token_embd.weight', embedding)
-  writer.add_tensor('output_norm.weight', np.ones(config.width, np.float32))
-  writer.write_header_to_file()
-  writer.write_kv_data_to_file()
-  writer.write_tensors_to_file()
-  writer.close()
+SHORT = ['--rounds=4', '--blocks=1', '--tokens=16', '--cohort=20']
 
 
 @pytest.fixture(name='weights')
 def fixture_weights(tmp_path):
-  _write_weights(tmp_path / 'small.gguf')
+  weights.write(tmp_path / 'small.gguf')
   return tmp_path / 'small.gguf'
 
 
 def test_weights_and_tokens_are_read(weights):
   read = model.load(weights, num_trained=2, rank=3, seed=0)
-  assert read.config == pytest.approx(small.CONFIG)
+  assert read.config == pytest.approx(small.CONFIG) and read.name == 'Small Llama'
   frozen = small.network()
   for name, array in frozen.upper.items():
     np.testing.assert_array_equal(read.upper[name], array)
@@ -58,7 +37,7 @@ def test_weights_and_tokens_are_read(weights):
   text = 'a face, 12 for é'
   ids = read.tokenizer.encode(text).ids
   assert read.tokenizer.decode(ids) == text
-  assert ids.count(len(LETTERS)) == 2 and len(ids) == len(text.encode()) - 2
+  assert ids.count(256) == 2 and len(ids) == len(text.encode()) - 2
   assert model.load(weights, num_trained=9, rank=3, seed=0).lower == {}
 
 
@@ -72,44 +51,131 @@ def test_another_architecture_is_refused(tmp_path):
     model.load(tmp_path / 'other.gguf', num_trained=2, rank=3, seed=0)
 
 
-def test_the_command_trains_resumes_and_shows_its_table(weights, tmp_path, monkeypatch, capsys):
-  texts = tmp_path / 'texts'
-  texts.mkdir()
-  for i in range(500):
-    (texts / f'Lovelace {i}.txt').write_text(f'the secret text of person {i}, by {i * i}')
-  arguments = [f'--output_dir={tmp_path / "runs"}', f'--text={texts}', f'--weights={weights}']
-  monkeypatch.setattr(sys, 'argv', ['finetune', *arguments])
-  monkeypatch.chdir(tmp_path)
+def _run(monkeypatch, folder, weights, *words):
+  """Runs the command in a folder, on texts of 60 people in chat.jsonl."""
+  rows = [
+    {'person': f'Lovelace {i % 60}', 'text': f'the secret text {i} of this person, by {i * i}'}
+    for i in range(180)
+  ]
+  (folder / 'chat.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  words = [*SHORT, f'--text={folder / "chat.jsonl"}', f'--weights={weights}', *words]
+  monkeypatch.setattr(sys, 'argv', ['finetune', f'--output_dir={folder / "runs"}', *words])
+  monkeypatch.chdir(folder)
   command.main()
+
+
+def test_the_command_trains_resumes_and_shows_its_table(weights, tmp_path, monkeypatch, capsys):
+  _run(monkeypatch, tmp_path, weights)
   table, progress = capsys.readouterr()
   assert 'ε = 2 at δ = 1e-06 (zero-out adjacency)' in table
   assert 'by' in table and 'Check it' in table and 'Continuations of "The", before:' in table
-  assert progress.count(' left\n') == 28 and 'blt: round 14/14 | 0:00:00 left' in progress
-  assert 'Lovelace' not in table + progress
+  assert '  with no noise' in table and '  with blt noise' in table and 'each a person' in table
+  assert progress.count(' left\n') == 8 and 'round 4/4 | 0:00:00 left' in progress
+  assert 'Noise to signal' in progress and 'Lovelace' not in table + progress
   assert [path.name for path in (tmp_path / 'runs').glob('*.png')] == [
     'perplexity-own-epsilon2.png'
   ]
-  command.main()
+  _run(monkeypatch, tmp_path, weights)
   assert capsys.readouterr().out == table  # Nothing is trained again.
-
-
-@made.cases(
-  'flag, message',
-  ('--epsilon=0', '--epsilon=0.0 must be a number above 0'),
-  ('--learning_rate=nan', '--learning_rate=nan must be a number above 0'),
-  ('--seed=-1', '--seed=-1 must be at least 0'),
-  ('--text=nothing', 'nor a folder'),
-)
-def test_flags_out_of_range_are_named_in_a_line(flag, message, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(sys, 'argv', ['finetune', f'--output_dir={tmp_path}', flag])
   with pytest.raises(SystemExit, match='2'):
-    command.main()
+    _run(monkeypatch, tmp_path, weights, '--rank=2', '--clip_norm=0.05')
+  assert 'folder' in capsys.readouterr().err
+
+
+def test_a_plan_says_what_a_run_needs_and_computes_nothing(weights, tmp_path, monkeypatch, capsys):
+  _run(monkeypatch, tmp_path, weights, '--dry_run', '--mechanism=identity')
+  text = capsys.readouterr().out
+  plan = dict(re.split(' {2,}', line, maxsplit=1) for line in text.splitlines())
+  assert '4 of 20; a person takes part 4 times at most, at least 1' in plan['Rounds']
+  assert 'ε = 2 at δ = 1e-06' in plan['Noise'] and 'rank 1 in the last 4' in plan['Trained']
+  sigma, size = float(re.search(r'σ = ([\d.]+)', plan['Noise'])[1]), 4 * small.CONFIG.values
+  mean, total = map(float, re.findall(r'([\d.]+) (?:times|in all)', plan['Noise to signal']))
+  assert mean == pytest.approx(sigma * size**0.5 / 20, rel=0.06)
+  assert total == pytest.approx(mean / 2, rel=0.1)
+  assert {path.name for path in tmp_path.iterdir()} == {'small.gguf', 'chat.jsonl'}
+
+
+def test_a_hopeless_run_is_refused_before_it_begins(weights, tmp_path, monkeypatch, capsys):
+  words = ['--epsilon=0.01', '--rank=16', '--skip_no_noise']
+  with pytest.raises(SystemExit, match='2'):
+    _run(monkeypatch, tmp_path, weights, *words)
   error = capsys.readouterr().err
-  assert message in error and error.count('\n') == 1
+  assert 'finetune: at ε = 0.01 each round' in error and 'use more people' in error
+  assert error.count('\n') == 1 and not (tmp_path / 'runs').exists()
+  _run(monkeypatch, tmp_path, weights, *words, '--force', '--learning_rate=1000')
+  table = capsys.readouterr().out
+  assert 'The model is worse than before training: do not use it.' in table
+
+
+def test_flags_choose_clipping_optimiser_metrics_and_observers(
+  weights, tmp_path, monkeypatch, capsys
+):
+  words = ['--clip_quantile=0.5', '--server_optimizer=adam', '--private_loss']
+  words += ['--observers=jsonl', '--skip_no_noise', '--layers=2']
+  _run(monkeypatch, tmp_path, weights, *words)
+  assert 'no noise' not in capsys.readouterr().out
+  lines = [json.loads(line) for line in (tmp_path / 'runs' / 'events.jsonl').open()]
+  assert [line['event'] for line in lines] == ['begun', 'released'] * 4
+  (folder,) = (tmp_path / 'runs').glob('own-*')
+  released = list(csv.DictReader((folder / 'released.csv').open()))
+  assert len(released) == 4 and any('loss' in name for name in released[0])
+  claim = json.loads((folder / 'claim.json').read_text())
+  assert claim['clip_norm']['target_quantile'] == 0.5 and claim['report_goal'] == 20
+
+
+@pytest.fixture(name='whole', scope='module')
+def fixture_whole(tmp_path_factory):
+  """Returns weights and, of a run without an interrupt, its model."""
+  folder = tmp_path_factory.mktemp('whole')
+  weights.write(folder / 'small.gguf')
+  with pytest.MonkeyPatch.context() as patched:
+    _run(patched, folder, folder / 'small.gguf')
+  return folder / 'small.gguf', _model(folder)
+
+
+def _model(folder):
+  """Returns the state of the run without noise, whose bits no secret seed draws."""
+  with np.load(folder / 'runs' / 'own-identity-epsiloninf-seed0' / 'model.npz') as arrays:
+    return dict(arrays)
+
+
+@pytest.mark.parametrize('moment', ['training block', 'held-out block', 'round', 'store', 'export'])
+def test_a_command_that_is_interrupted_ends_in_a_line_and_goes_on_to_the_same_bits(
+  moment, whole, tmp_path, monkeypatch, capsys
+):
+  file, expected = whole
+  holder, name, at = {
+    'training block': (model, '_features', 2),
+    'held-out block': (model, '_features', 3),
+    'round': (train.Task, 'updates', 2),
+    'store': (train, '_store', 4),
+    'export': (export, 'write_merged', 1),
+  }[moment]
+  function, calls = getattr(holder, name), []
+
+  def interrupting(*arguments, **options):
+    calls.append(0)
+    if len(calls) == at:
+      signal.raise_signal(signal.SIGINT)
+    return function(*arguments, **options)
+
+  with monkeypatch.context() as patched:
+    patched.setattr(holder, name, interrupting)
+    with pytest.raises(SystemExit, match='130'):
+      _run(patched, tmp_path, file)
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[-1] == 'finetune: interrupted; the same command goes on'
+  assert not any('Traceback' in line for line in lines)
+  _run(monkeypatch, tmp_path, file)
+  # A round that was interrupted has failed, and is not made again.
+  is_lost = moment in ('round', 'store')
+  for key, array in _model(tmp_path).items():
+    assert np.array_equal(array, expected[key]) != (is_lost and key != 'squares')
+  assert not list(tmp_path.rglob('.writing-*'))
 
 
 def test_an_interrupt_is_one_line(monkeypatch, tmp_path, capsys):
-  def interrupted(flags):
+  def interrupted(given):
     signal.raise_signal(signal.SIGINT)
 
   monkeypatch.setattr(command, 'finetune', interrupted)

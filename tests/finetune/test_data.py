@@ -1,11 +1,16 @@
-"""Texts by unit, from made-up changelogs and folders."""
+"""Texts by unit, from made-up changelogs, tables and folders."""
 
 import gzip
+import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
-from experiments.finetune import data
+from experiments.finetune import data, flags
+from experiments.stackoverflow.datasets import changelogs, docstring_text
+from tests import made
 from tests.finetune import small
 
 _CHANGELOG = """\
@@ -33,7 +38,7 @@ def test_entries_are_by_whom_the_changelog_names(tmp_path):
     file.write(_CHANGELOG)
   (tmp_path / 'damaged').mkdir()
   (tmp_path / 'damaged' / 'changelog.gz').write_bytes(b'\x1f\x8bno archive')
-  people = data.changelogs(tmp_path)
+  people = changelogs.entries(tmp_path)
   assert people == {
     'Ada Lovelace': [
       '',
@@ -68,19 +73,22 @@ def test_rows_have_one_row_for_a_person_however_many_texts():
     'talker': '\n'.join(['many words of one person'] * 100),
     'b': 'y' * 30,
   }
-  names, tokens = data.rows(train, small.Letters(), 40, 9, fewest=25)
+  rows = lambda at_most: data.rows(train, small.Letters(), 40, fewest=25, at_most=at_most)
+  names, counts, tokens = rows(9)
+  assert counts.tolist() == [1, 1]
   assert names == ['talker', 'b'] and tokens.shape == (2, 41)
   assert (tokens[0] >= 0).all()
   np.testing.assert_array_equal(tokens[1, 30:], data.PADDING)
-  assert data.rows(train, small.Letters(), 40, 1, fewest=25)[0] == ['talker']
+  assert rows(1)[0] == ['talker']
 
 
 def test_a_text_changes_no_row_or_round_of_another_person():
   train = {f'person {i}': 'words ' * (i % 7 + 1) for i in range(60)}
-  names, tokens = data.rows(train, small.Letters(), 40, 50)
+  rows = lambda texts: data.rows(texts, small.Letters(), 40, at_most=50)
+  names, _, tokens = rows(train)
   assert names == list(train)[:50]
   for text in ('', 'x', 'words ' * 99):
-    others, changed = data.rows({**train, 'person 9': text}, small.Letters(), 40, 50)
+    others, _, changed = rows({**train, 'person 9': text})
     assert others == names and data.in_order(others, 3) == data.in_order(names, 3)
     np.testing.assert_array_equal(np.delete(changed, 9, 0), np.delete(tokens, 9, 0))
 
@@ -102,24 +110,100 @@ def test_device_ids_tell_nothing_without_the_key():
   assert not any(word.lower() in ''.join(first) for word in ('ada', 'grace'))
 
 
-def test_a_folder_has_a_person_in_each_file(tmp_path):
-  for i in range(500):
-    (tmp_path / f'{i}.txt').write_text(f'first paragraph of person {i}\n\nsecond one of person {i}')
-  units = data.load(str(tmp_path))
-  assert (units.source, units.unit) == ('own', 'a text file')
-  assert len(units.train) + len(units.held_out) == 500
-  assert all(text.count('\n') == 1 for text in units.train.values())
-  (tmp_path / 'x.txt').write_bytes(b'\xff\xfe')
-  with pytest.raises(ValueError, match='not text in UTF-8'):
-    data.load(str(tmp_path))
+def test_blocks_predict_each_token_but_the_first_once():
+  text = ''.join(chr(97 + i % 26) for i in range(200))
+  ids = small.Letters().encode(text).ids
+  for length in (1, 2, 8, 9, 10, 17, 24, 25, 26, 200):
+    names, counts, tokens = data.rows({'a': text[:length], 'b': ''}, small.Letters(), 8, blocks=3)
+    first = tokens[: counts[0]]
+    assert names == ['a', 'b'] and counts.tolist() == [max(1, min(3, -(-(length - 1) // 8))), 1]
+    assert first[:, 1:][first[:, 1:] >= 0].tolist() == ids[1 : min(length, 25)]
+    np.testing.assert_array_equal(first[1:, 0], first[:-1, -1])
+    np.testing.assert_array_equal(tokens[counts[0] :], data.PADDING)
 
 
-def test_too_few_people_and_unknown_names_are_refused(tmp_path):
-  (tmp_path / 'one.txt').write_text('what a single person wrote in a file')
-  with pytest.raises(ValueError, match='training needs 400; --text=docstrings'):
-    data.load(str(tmp_path))
-  with pytest.raises(ValueError, match='--text="?\'?nothing'):
-    data.load('nothing')
+def _write(folder, texts):
+  for name, text in texts.items():
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+
+
+PEOPLE = [f'person {i}' for i in range(40)]
+
+
+@made.cases(
+  'kind', 'folder', 'folders', 'jsonl', 'jsonl.gz', 'csv', 'parquet', 'jsonl with other names'
+)
+def test_texts_of_people_are_the_same_however_they_are_stored(kind, tmp_path):
+  """Several texts of a person are in one unit, and each of them is there once."""
+  rows = [(name, f'text {i} of {name}, ü') for i in range(3) for name in PEOPLE]
+  rows.append(rows[0])
+  names = flags.Columns('who', 'said') if kind.endswith('names') else flags.Columns()
+  path = tmp_path / f'texts.{kind.split()[0]}'
+  table = [dict(zip(names, row)) for row in rows]
+  if kind == 'folder':
+    path = tmp_path / 'texts'
+    _write(path, {f'{name}.txt': '' for name in PEOPLE})
+    for name, text in dict.fromkeys(rows):
+      with (path / f'{name}.txt').open('a') as file:
+        file.write(f'{text}\n')
+  elif kind == 'folders':
+    path = tmp_path / 'texts'
+    _write(path, {f'{name}/{i}/a.txt': text for i, (name, text) in enumerate(rows)})
+  elif kind.startswith('jsonl'):
+    content = ''.join(f'{json.dumps(row)}\n' for row in table).encode()
+    path.write_bytes(gzip.compress(content) if kind.endswith('gz') else content)
+  elif kind == 'csv':
+    path.write_text('person,text\n' + ''.join(f'{name},"{text}"\n' for name, text in rows))
+  else:
+    parquet.write_table(pa.Table.from_pylist(table), path)
+  units = data.own(path, names, pytest.fail)
+  assert (units.source, units.unit) == ('own', 'a person')
+  texts = {**units.train, **units.held_out}
+  assert set(texts) == set(PEOPLE) and 2 <= len(units.held_out) <= 12
+  for name, text in texts.items():
+    assert sorted(text.strip().split('\n')) == [f'text {i} of {name}, ü' for i in range(3)]
+
+
+def test_somebody_is_held_out_of_few_people_whatever_they_wrote(tmp_path):
+  for count in (3, 4, 5):
+    texts = {f'{"a" * i}.txt': f'what person {i} wrote' for i in range(1, count + 1)}
+    _write(tmp_path / str(count), texts)
+    units = data.own(tmp_path / str(count), flags.Columns(), pytest.fail)
+    _write(tmp_path / str(count), dict.fromkeys(texts, 'other words'))
+    others = data.own(tmp_path / str(count), flags.Columns(), pytest.fail)
+    assert list(units.held_out) == list(others.held_out) and len(units.held_out) == 1
+    assert list(units.train) == list(others.train) and len(units.train) == count - 1
+
+
+def test_names_that_may_be_of_one_person_are_pointed_out_without_the_names(tmp_path):
+  lines = []
+  _write(tmp_path / 'texts', {f'{n}.txt': f'text of {n}' for n in ('Ann', 'ann', 'bob', 'cid')})
+  data.own(tmp_path / 'texts', flags.Columns(), lines.append)
+  assert len(lines) == 1 and 'case' in lines[0] and 'ann' not in lines[0].lower()
+
+
+@made.cases(
+  'name, content, message',
+  ('a.csv', b'person,text\nann,"hello\n', 'is not CSV'),
+  ('a.csv', b'person,text\nann\n', 'is not CSV'),
+  ('a.csv', b'person,text\nann,\xff\n', 'is not text in UTF-8'),
+  ('a.jsonl', b'{"person": "ann", "text": "a"}\n{"person": "bob"\n', 'is not JSON lines'),
+  ('a.jsonl', b'{"person": "ann", "text": null}\n', 'rows have no --columns=text=text'),
+  ('a.jsonl', b'{"person": null, "text": "a"}\n', 'rows have no --columns=person=person'),
+  ('a.jsonl', b'{"person": "ann", "text": [1, 2]}\n', '--columns=text=text must have text'),
+  ('a.jsonl', b'{"person": 1.5, "text": "a"}\n', 'is not JSON lines'),
+  ('a.jsonl', b'{"person": "ann", "text": "a"}\n', 'texts of 1 people, and at least 3 are needed'),
+  ('a.parquet', b'PAR1 and nothing', 'is not Parquet'),
+  ('a/x.txt', b'\xff\xfe', 'is not text in UTF-8'),
+)
+def test_a_fault_within_a_file_is_named(name, content, message, tmp_path):
+  (tmp_path / name).parent.mkdir(exist_ok=True)
+  (tmp_path / name).write_bytes(content)
+  path = tmp_path / name.split('/')[0]
+  with pytest.raises(ValueError, match=message) as error:
+    data.own(path, flags.Columns(), pytest.fail)
+  assert str(path) in str(error.value) and str(error.value).count('\n') == 0
 
 
 def test_docstrings_are_by_source_file(monkeypatch, tmp_path):
@@ -129,6 +213,13 @@ def test_docstrings_are_by_source_file(monkeypatch, tmp_path):
   for name, path in files.items():
     path.write_text(f'"""What {name} does."""')
   files['site/c.py'].write_text('not Python at all')
-  monkeypatch.setattr(data.docstring_text, 'source_files', lambda: files)
-  assert data.docstrings(is_public=True) == {'stdlib/a.py': ['What stdlib/a.py does.']}
-  assert data.docstrings(is_public=False) == {'site/b.py': ['What site/b.py does.']}
+  monkeypatch.setattr(docstring_text, 'source_files', lambda: files)
+  docstrings = lambda is_public: docstring_text.by_file(9, is_public=is_public)
+  assert docstrings(True) == {'stdlib/a.py': ['What stdlib/a.py does.']}
+  assert docstrings(False) == {'site/b.py': ['What site/b.py does.']}
+
+
+def test_a_machine_with_too_few_people_is_refused(monkeypatch):
+  monkeypatch.setattr(changelogs, 'entries', lambda root: {'ann': ['what she wrote'] * 2})
+  with pytest.raises(ValueError, match='are needed; --text=docstrings'):
+    data.load('changelogs')

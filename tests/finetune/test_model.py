@@ -68,7 +68,7 @@ def test_gradients_of_three_units_are_finite_differences():
     frozen = small.network(dtype=np.float64)
     features, targets = frozen.features(TOKENS[:, :-1]), TOKENS[:, 1:].copy()
     targets[1, 5:] = -1
-    updates = np.asarray(frozen.updates(features, targets, B, 20))
+    updates, losses = map(np.asarray, frozen.updates(features, targets, B, 20))
     ends = {**frozen.ends, 'head': frozen.ends['head'][:20]}
 
     def loss(unit, b):
@@ -78,6 +78,7 @@ def test_gradients_of_three_units_are_finite_differences():
       return total / count
 
     for unit in range(3):
+      assert losses[unit] == pytest.approx(loss(unit, B), rel=1e-6)
       for place in [(0, 0, 0), (0, 2, 5), (1, 1, 3), (1, 2, 7)]:
         step = np.zeros_like(B)
         step[place] = 1e-5
@@ -88,7 +89,7 @@ def test_gradients_of_three_units_are_finite_differences():
 def test_a_unit_changes_no_other_units_update():
   frozen = small.network()
   updates = lambda tokens: np.asarray(
-    frozen.updates(frozen.features(tokens[:, :-1]), tokens[:, 1:], B, small.NUM_TOKENS)
+    frozen.updates(frozen.features(tokens[:, :-1]), tokens[:, 1:], B, small.NUM_TOKENS)[0]
   )
   changed = TOKENS.copy()
   changed[1] = (changed[1] + 7) % small.NUM_TOKENS
@@ -100,7 +101,7 @@ def test_a_unit_changes_no_other_units_update():
 def test_a_unit_without_a_target_has_no_update():
   frozen = small.network()
   features = frozen.features(TOKENS[:, :-1])
-  updates = frozen.updates(features, np.full((3, 8), -1), B, small.NUM_TOKENS)
+  updates, _ = frozen.updates(features, np.full((3, 8), -1), B, small.NUM_TOKENS)
   assert not np.asarray(updates).any()
 
 

@@ -1,18 +1,18 @@
 """A study by fine-tuning: its mechanisms, ε and seeds, on a small made-up model."""
 
+import dataclasses
 import sys
 
 import pytest
 
-from experiments.finetune import __main__ as command
-from experiments.finetune import data, study, train
+from experiments.finetune import data, study
 from tests.finetune import small
 
 
 def test_a_study_trains_each_mechanism_at_its_epsilon(tmp_path, monkeypatch):
-  monkeypatch.setattr(data, 'load', lambda name: small.task().units)
-  monkeypatch.setattr(command, 'weights', lambda: None)
-  monkeypatch.setattr(train, 'prepare', lambda units, weights, *, seed, say: small.task(seed=seed))
+  units = dataclasses.replace(small.task().units, train=dict.fromkeys(small.task().names, ''))
+  monkeypatch.setattr(data, 'load', lambda name: units)
+  monkeypatch.setattr(study, 'task_of', lambda units, seed: small.task(seed=seed))
   arguments = ['--mechanisms=blt,identity', '--epsilons=2', '--seeds=2']
   arguments.append(f'--output_dir={tmp_path / "study"}')
   monkeypatch.setattr(sys, 'argv', ['study', *arguments])

@@ -1,5 +1,7 @@
 """Training rounds of a small made-up model: what is frozen, clipped, logged, and resumed."""
 
+import csv
+import dataclasses
 import math
 
 import jax
@@ -13,8 +15,19 @@ from tests.finetune import small
 
 
 def _run(task, folder, epsilon=math.inf, rate=3.0, on_round=lambda num_rounds: None):
-  with train.open_run(task, folder, 'blt', epsilon) as aggregator:
-    return train.train(task, aggregator, rate, on_round), aggregator.statement()
+  """Trains; `on_round` is called once the state of a round is stored."""
+  task = dataclasses.replace(task, settings=dataclasses.replace(task.settings, epsilon=epsilon))
+  store = train._store
+
+  def storing(path, state):
+    store(path, state)
+    if state['t']:
+      on_round(int(state['t']))
+
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(train, '_store', storing)
+    with train.open_run(task.settings, task.model.zeros, folder) as aggregator:
+      return train.train(task, aggregator, rate=rate), aggregator.statement()
 
 
 def test_frozen_weights_keep_their_bits_and_the_output_changes(tmp_path):
@@ -51,16 +64,17 @@ def test_each_unit_takes_part_once_at_the_epsilon_and_no_file_has_its_name(tmp_p
 def test_a_person_moves_the_sum_by_at_most_the_clip_norm(tmp_path):
   task = small.task()
   person, other = task.units_of_round(0)
-  updates = np.asarray(
-    task.model.updates(task.features, task.tokens[:, 1:], task.model.zeros, small.NUM_TOKENS)
+  updates, _ = map(
+    np.asarray,
+    task.model.updates(task.features, task.tokens[:, 1:], task.model.zeros, small.NUM_TOKENS),
   )
   norm = lambda update: float(np.linalg.norm(update))
-  assert min(norm(updates[person]), norm(updates[other])) > 2 * train.CLIP_NORM
+  assert min(norm(updates[person]), norm(updates[other])) > 2 * task.settings.clip_norm
   means = []
   with pytest.raises(KeyboardInterrupt):
     _run(task, tmp_path / 'run', rate=1.0, on_round=_interrupting(means, 1, tmp_path / 'run'))
-  share = train.CLIP_NORM / norm(updates[other]) * updates[other]
-  assert norm(2 * means[0] - share) == pytest.approx(train.CLIP_NORM, rel=1e-4)
+  share = task.settings.clip_norm / norm(updates[other]) * updates[other]
+  assert norm(2 * means[0] - share) == pytest.approx(task.settings.clip_norm, rel=1e-4)
 
 
 def _interrupting(states, every, folder):
@@ -88,10 +102,10 @@ def test_a_run_that_is_interrupted_five_times_ends_as_one_that_is_not(tmp_path):
 def test_a_round_whose_model_was_not_stored_counts_and_the_run_goes_on(tmp_path, monkeypatch):
   task, folder, store = small.task(), tmp_path / 'run', train._store
 
-  def failing(path, b, velocity):
-    if b.any():
+  def failing(path, state):
+    if state['b'].any():
       raise OSError('no space left')
-    store(path, b, velocity)
+    store(path, state)
 
   monkeypatch.setattr(train, '_store', failing)
   for _ in range(2):
@@ -100,7 +114,7 @@ def test_a_round_whose_model_was_not_stored_counts_and_the_run_goes_on(tmp_path,
   monkeypatch.setattr(train, '_store', store)
   rounds = []
   _, statement = _run(task, folder, epsilon=2.0, on_round=rounds.append)
-  assert rounds == [*range(3, 15)]
+  assert rounds == [*range(1, 13)]
   assert statement.num_rounds == 14 and statement.headline.guarantee.epsilon() <= 2.0
 
 
@@ -122,3 +136,77 @@ def test_other_texts_seeds_and_rates_are_refused(tmp_path):
     _run(small.task(), folder, rate=4.0)
   with pytest.raises(ValueError, match='other seed: name a new folder'):
     _run(small.task(seed=1), folder)
+
+
+def test_an_update_is_the_mean_of_the_blocks_of_a_person():
+  task = small.task(blocks=3)
+  frozen, b = task.model, np.random.default_rng(1).normal(size=task.model.zeros.shape) / 9
+  numbers = [4, 0, 5, 8]
+  updates, losses = task.updates(numbers, b)
+  for number, update, loss in zip(numbers, updates, losses):
+    rows = slice(task.starts[number], task.starts[number + 1])
+    assert rows.stop - rows.start == 1 + number % 3
+    blocks = frozen.updates(task.features[rows], task.tokens[rows, 1:], b, train.WORDS)
+    np.testing.assert_allclose(update, np.mean(blocks[0], 0), rtol=1e-4, atol=1e-7)
+    assert loss == pytest.approx(float(np.mean(blocks[1])), rel=1e-5)
+
+
+def test_people_take_part_several_times_and_at_least_min_sep_rounds_apart(tmp_path):
+  task = small.task(rounds_per_person=4, cohort=7)
+  assert (task.settings.min_sep, len(task.names)) == (4, 30)
+  _, statement = _run(task, tmp_path / 'run', epsilon=2.0)
+  assert (statement.min_sep, statement.max_participations) == (4, 4)
+  assert statement.num_devices == 28 and statement.num_participations == 14 * 7
+  assert 1.98 < statement.headline.guarantee.epsilon() <= 2.0 and statement.declared.holds
+
+
+def test_adam_takes_the_steps_of_adam_on_the_released_means(tmp_path, monkeypatch):
+  task = small.task(server_optimizer='adam', rounds=5, rounds_per_person=5)
+  means, steps, folder = [], [], tmp_path / 'run'
+
+  def keeping(state, mean, rate):
+    means.append(mean.astype(float))
+    steps.append(train._adam(state, mean, rate))
+    return steps[-1]
+
+  monkeypatch.setitem(train._STEPS, 'adam', keeping)
+  for _ in range(5):  # It goes on after each round.
+    with pytest.raises(KeyboardInterrupt):
+      _run(task, folder, 20.0, rate=0.1, on_round=_interrupting([], 1, folder))
+  b, first, second = 0.0, 0.0, 0.0
+  for t, (mean, state) in enumerate(zip(means, steps, strict=True), 1):
+    first, second = 0.9 * first + 0.1 * mean, 0.999 * second + 0.001 * mean**2
+    b = b + 0.1 * first / (1 - 0.9**t) / (np.sqrt(second / (1 - 0.999**t)) + 1e-8)
+    np.testing.assert_allclose(state['b'], b, rtol=1e-3, atol=1e-5)
+  assert len(means) == 5
+
+
+def test_the_loss_of_people_is_released_with_noise_and_costs_nothing_beyond_the_budget(tmp_path):
+  task = small.task(private_loss=True)
+  _, statement = _run(task, tmp_path / 'run', epsilon=8.0)
+  rows = (tmp_path / 'run' / 'released.csv').read_text().splitlines()
+  assert 'loss' in rows[0] and len(rows) == 15
+  assert statement.headline.guarantee.epsilon() <= 8.0
+  _run(task, tmp_path / 'free')
+  with (tmp_path / 'free' / 'released.csv').open() as file:
+    released = [float(row['loss']) for row in csv.DictReader(file)]
+  _, losses = task.updates(task.units_of_round(0), task.model.zeros)
+  assert released[0] == pytest.approx(losses.mean(), rel=1e-4)
+
+
+def test_the_learning_rate_keeps_the_length_of_the_noise(tmp_path):
+  lengths = []
+  for name, epsilon, cohort in (('a', 1.0, 2), ('b', 4.0, 2), ('c', 1.0, 1)):
+    chosen = dataclasses.replace(small.task().settings, epsilon=epsilon, cohort=cohort)
+    with train.open_run(chosen, np.zeros(40_000, np.float32), tmp_path / name) as aggregator:
+      rate = train.server_rate(chosen, aggregator, 40_000)
+      errors = aggregator.strategy.per_query_error(14, chosen.workload)
+      lengths.append(rate * errors[-1] * aggregator.noise_multiplier * 200 * 0.1 / cohort)
+  assert lengths == pytest.approx([19.6] * 3, rel=1e-3)
+  free = dataclasses.replace(chosen, epsilon=math.inf)
+  with train.open_run(free, np.zeros(9, np.float32), tmp_path / 'free') as aggregator:
+    assert train.server_rate(free, aggregator, 9) == 7.5
+    longer = dataclasses.replace(free, rounds=28)
+    assert 2.5 < train.server_rate(longer, aggregator, 9) < 3.5
+    given = dataclasses.replace(free, learning_rate=0.3)
+    assert train.server_rate(given, aggregator, 9) == 0.3

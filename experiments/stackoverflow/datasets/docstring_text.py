@@ -108,6 +108,22 @@ def source_files() -> dict[str, pathlib.Path]:
   return dict(sorted(found.items(), key=lambda item: (not item[0].startswith(_PUBLIC), item[0])))
 
 
+def by_file(at_most: int, *, is_public: bool) -> dict[str, list[str]]:
+  """Returns the docstrings of source files, the standard library's or installed packages'.
+
+  The files are the first ones by a hash of their names, whatever is in them.
+  """
+  docstrings, files = {}, source_files()
+  names = [name for name in files if name.startswith(_PUBLIC) == is_public]
+  number = lambda name: hashlib.sha256(name.encode('utf-8', 'replace')).digest()[:8]
+  for name in sorted(names, key=number)[:at_most]:
+    try:
+      docstrings[name] = docstrings_of(files[name].read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+      continue
+  return docstrings
+
+
 def distinct_sentences(
   sources: Mapping[str, pathlib.Path], length: int, progress: Callable[[int, int], None]
 ) -> dict[str, Sentences]:

@@ -9,6 +9,7 @@ and test by a seed.
 import collections
 import gzip
 import hashlib
+import io
 import itertools
 import os
 import pathlib
@@ -70,7 +71,7 @@ def load(
     length: most words of a sentence; a longer one is cut.
   """
   path = paths.local(path)
-  contents, unit = _contents(path, client_column, text_column)
+  contents, unit = contents_of(path, client_column, text_column)
   names = id_columns.as_numpy(
     id_columns.column(list(contents), f'{path}, names of clients')
   ).tolist()
@@ -125,16 +126,24 @@ def split(clients: Sequence[str], seed: int) -> dict[str, list[str]]:
   }
 
 
-def _contents(
-  path: pathlib.Path, client_column: str, text_column: str
+def contents_of(
+  path: pathlib.Path,
+  client_column: str,
+  text_column: str,
+  flags: tuple[str, str] = ('client_column', 'text_column'),
 ) -> tuple[dict[Any, list[Content]], str]:
-  """Returns what each client has, by its name, and what a client is."""
+  """Returns what each client has, by its name, and what a client is.
+
+  Args:
+    path, client_column, text_column: see `load`.
+    flags: names of the flags of both columns, as errors have them.
+  """
   files = _files(path)
   if path.is_dir() and not files:
     return _of_folder(path), 'a text file'
   if path.suffix == _LEAF:
     return _of_leaf(path, text_column), 'a client id'
-  return _of_table(files, client_column, text_column), f'a value of {client_column}'
+  return _of_table(files, (client_column, text_column), flags), f'a value of {client_column}'
 
 
 def _of_folder(folder: pathlib.Path) -> dict[str, list[Content]]:
@@ -165,12 +174,13 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _of_table(
-  files: Sequence[pathlib.Path], client_column: str, text_column: str
+  files: Sequence[pathlib.Path], columns: tuple[str, str], flags: tuple[str, str]
 ) -> dict[str | int, list[Content]]:
   clients: dict[str | int, list[Content]] = {}
+  client_column, text_column = columns
   for path in files:
     table = _read(path, client_column, text_column)
-    for flag, column in (('client_column', client_column), ('text_column', text_column)):
+    for flag, column in zip(flags, columns):
       if (number := table.column_names.count(column)) != 1:
         names = messages.one_line(', '.join(table.column_names), limit=100)
         have = 'more than one' if number else 'no'
@@ -182,9 +192,9 @@ def _of_table(
     is_tokens = table_rows.is_list(kind) and pa.types.is_integer(kind.value_type)
     if not (is_tokens or id_columns.is_text(kind)):
       raise ValueError(
-        f'{path}: --text_column={text_column} must have text or lists of token ids, is {kind}'
+        f'{path}: --{flags[1]}={text_column} must have text or lists of token ids, is {kind}'
       )
-    names = id_columns.column(table[client_column], f'{path}, --client_column={client_column}')
+    names = id_columns.column(table[client_column], f'{path}, --{flags[0]}={client_column}')
     for name, content in zip(names.to_pylist(), table[text_column].to_pylist()):
       clients.setdefault(name, []).append(content)
   return clients
@@ -250,9 +260,12 @@ def _table(path: pathlib.Path, opened: Any, client_column: str, text_column: str
         first = first or problem
     raise first
   if path.name.endswith(_CSV):
+    content = opened.read()
+    if content.count(b'"') % 2:  # The rest would be one client's text.
+      raise pa.ArrowInvalid('a quotation mark has no other; write such a mark twice')
     text = {client_column: pa.string(), text_column: pa.string()}
     return pa_csv.read_csv(
-      opened,
+      io.BytesIO(content),
       parse_options=pa_csv.ParseOptions(newlines_in_values=True),
       convert_options=pa_csv.ConvertOptions(column_types=text),
     )

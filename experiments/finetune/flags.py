@@ -1,0 +1,136 @@
+"""Flags of fine-tuning, and what can be checked of them and of text without other packages.
+
+`make finetune` runs it before anything is set up: python -m experiments.finetune.flags --text=a.csv
+"""
+
+import csv
+import gzip
+import json
+import pathlib
+import zlib
+from typing import Any, NamedTuple
+
+from experiments.finetune import settings
+from experiments.stackoverflow import command_line
+from fl_dpftrl.support.files import paths
+from fl_dpftrl.support.text import messages
+
+NAMES = ('changelogs', 'docstrings', 'public')
+"""Sets of texts that machines have."""
+
+OBSERVERS = ('jsonl', 'tensorboard', 'wandb', 'mlflow')
+_JSON, _CSV, _PARQUET = ('.jsonl', '.ndjson'), ('.csv',), '.parquet'
+_TABLES = (*_JSON, *_CSV, '.jsonl.gz', '.ndjson.gz', '.csv.gz', _PARQUET)
+_LONGEST = 1 << 24  # characters of a first line
+
+
+class Columns(NamedTuple):
+  """Names of the columns of a table of texts."""
+
+  person: str = 'person'
+  text: str = 'text'
+
+
+def parsed(words: list[str] | None = None, description: str | None = None) -> Any:
+  """Returns checked flags, with those of `Settings` that were given as `given`.
+
+  Anything wrong ends the process with status 2 and one line.
+  """
+  command = command_line.Parser('finetune', description)
+  add = command.add_argument
+  add('--output_dir', required=True, help='folder of the runs')
+  add(
+    '--text',
+    help=f'one of {", ".join(NAMES)}; a table in JSON lines, CSV or Parquet; or a folder with a'
+    ' .txt file, or a folder of them, for each person (default: changelogs where the machine has'
+    ' enough of them, else docstrings)',
+  )
+  add('--columns', type=str, help='columns of a table, as person=NAME,text=NAME')
+  add('--weights', type=pathlib.Path, help='GGUF file (default: SmolLM2-135M)')
+  add('--observers', default='', help=f'which of {", ".join(OBSERVERS)} watch the run, by commas')
+  add('--skip_no_noise', action='store_true', help='leave out the run without noise')
+  add('--dry_run', action='store_true', help='print the plan only')
+  add('--force', action='store_true', help='train where the plan says that it is hopeless')
+  for name, field in settings.FIELDS.items():
+    limits = field.metadata
+    if limits['kind'] is bool:
+      add(f'--{name}', action='store_true', default=None, help=limits['help'])
+    else:
+      add(f'--{name}', type=limits['kind'], choices=limits.get('choices'), help=limits['help'])
+  flags = command.parse_args(words)
+  try:
+    flags.given = {n: v for n in settings.FIELDS if (v := getattr(flags, n)) is not None}
+    settings.check(flags.given)
+    flags.columns = _columns(flags.columns or 'person=person')
+    flags.observers = list(filter(None, flags.observers.split(',')))
+    if unknown := set(flags.observers) - set(OBSERVERS):
+      raise ValueError(f'--observers={unknown.pop()} must be of {", ".join(OBSERVERS)}')
+    if flags.weights is not None and not flags.weights.is_file():
+      raise ValueError(f'--weights={messages.quoted(str(flags.weights))} is no file')
+    if flags.text is not None and flags.text not in NAMES:
+      _check_text(paths.local(flags.text), flags.columns)
+  except (ValueError, OSError, EOFError, zlib.error) as problem:
+    command.error(str(problem))
+  return flags
+
+
+def _columns(value: str) -> Columns:
+  """Returns the columns that a flag names, as in person=who,text=said."""
+  pairs = [pair.split('=', 1) for pair in value.split(',')]
+  names = {pair[0]: pair[-1] for pair in pairs}
+  is_whole = all(len(pair) == 2 and pair[1] for pair in pairs) and len(names) == len(pairs)
+  if not is_whole or not names.keys() <= set(Columns._fields):
+    raise ValueError(f'--columns={messages.quoted(value)} must be person=NAME,text=NAME')
+  result = Columns(**names)
+  if result.person == result.text:
+    raise ValueError(f'--columns={messages.quoted(value)} must name two columns')
+  return result
+
+
+def _check_text(path: pathlib.Path, columns: Columns) -> None:
+  """Raises ValueError for what is no text of people by its name, its size or its first line."""
+  shown = f'--text={messages.quoted(str(path))}'
+  if path.is_dir():
+    if not any(file.name.endswith(('.txt', *_TABLES)) for file in path.rglob('*')):
+      raise ValueError(f'{shown} has no .txt file, and no table in {", ".join(_TABLES)}')
+    return
+  if not path.is_file():
+    raise ValueError(f'{shown} is none of {", ".join(NAMES)}, no file and no folder')
+  if not path.name.endswith(_TABLES):
+    raise ValueError(f'{shown} must end in {", ".join(_TABLES)}, or be a folder')
+  if path.suffix == _PARQUET:
+    with path.open('rb') as stream:
+      if stream.read(4) != b'PAR1':
+        raise ValueError(f'{shown} is not Parquet')
+    return
+  opened = gzip.open if path.suffix == '.gz' else open
+  try:
+    with opened(path, 'rt', encoding='utf-8-sig', newline='') as stream:
+      head = stream.readline(_LONGEST)
+  except UnicodeDecodeError:
+    raise ValueError(f'{shown} is not text in UTF-8; convert it, as by iconv -t UTF-8') from None
+  if not head.strip():
+    raise ValueError(f'{shown} begins with no row; it must have one for each text')
+  names = (
+    _names_in_json(head, shown)
+    if _JSON[0] in path.suffixes or _JSON[1] in path.suffixes
+    else next(csv.reader([head]))
+  )
+  for own, name in zip(Columns._fields, columns):
+    if name not in names:
+      has = messages.one_line(', '.join(names), limit=80)
+      raise ValueError(f'{shown} has no column --columns={own}={name}; it has {has}')
+
+
+def _names_in_json(head: str, shown: str) -> list[str]:
+  try:
+    row = json.loads(head)
+  except (ValueError, RecursionError) as problem:
+    raise ValueError(f'{shown}, line 1 is not JSON: {problem}') from None
+  if not isinstance(row, dict):
+    raise ValueError(f'{shown}, line 1 must be an object, as {{"person": …, "text": …}}')
+  return list(row)
+
+
+if __name__ == '__main__':
+  parsed()
