@@ -4,6 +4,7 @@ The model is a small Llama with random weights; `AutoModelForCausalLM.from_pretr
 Of x·A·B, A is fixed and B learns. The same command resumes: python peft_adapters.py runs/peft
 """
 
+import functools
 import pathlib
 import sys
 
@@ -12,6 +13,7 @@ import torch
 import transformers
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.adapters import peft as private
 
 PEOPLE, COHORT, ROUNDS = 400, 20, 60
 SCHEMA = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=10)
@@ -23,7 +25,11 @@ def tokens_of(person: int) -> torch.Tensor:
   return torch.multinomial(0.8 ** torch.arange(32.0), 24, replacement=True, generator=draws)[None]
 
 
-def adapted() -> tuple[torch.nn.Module, dict[str, torch.nn.Parameter]]:
+def batches_of(person: int) -> list[dict[str, torch.Tensor]]:
+  return [{'input_ids': tokens_of(person), 'labels': tokens_of(person)}]
+
+
+def adapted() -> torch.nn.Module:
   torch.manual_seed(0)
   config = transformers.LlamaConfig(
     vocab_size=32,
@@ -39,13 +45,11 @@ def adapted() -> tuple[torch.nn.Module, dict[str, torch.nn.Parameter]]:
   model = peft.get_peft_model(transformers.LlamaForCausalLM(config), adapters)
   for name, parameter in model.named_parameters():
     parameter.requires_grad_('lora_B' in name)
-  return model, {name: p for name, p in model.named_parameters() if p.requires_grad}
+  return model
 
 
-def update_of(person: int, model: torch.nn.Module, learning: dict) -> dict[str, torch.Tensor]:
-  loss = model(input_ids=tokens_of(person), labels=tokens_of(person)).loss
-  gradients = torch.autograd.grad(loss, list(learning.values()))
-  return {name: -gradient for name, gradient in zip(learning, gradients)}
+def people(t: int) -> list[int]:
+  return torch.randperm(PEOPLE, generator=torch.Generator().manual_seed(t)).tolist()
 
 
 @torch.no_grad()
@@ -55,12 +59,10 @@ def held_out_loss(model: torch.nn.Module) -> float:
 
 
 def main(folder: pathlib.Path) -> None:
-  (model, learning), stored = adapted(), folder / 'model.pt'
-  server = torch.optim.SGD(learning.values(), lr=0.4, momentum=MOMENTUM)
-  workload = dpftrl.Workload(momentum=MOMENTUM)
+  model = adapted()
   with dpftrl.PrivateAggregator(
-    dpftrl.optimize('blt', SCHEMA, workload=workload),
-    template=learning,
+    dpftrl.optimize('blt', SCHEMA, workload=dpftrl.Workload(momentum=MOMENTUM)),
+    template=private.template(model),
     clip_norm=0.3,
     report_goal=COHORT,
     folder=folder,
@@ -68,24 +70,11 @@ def main(folder: pathlib.Path) -> None:
     max_epsilon=8.0,
     delta=1e-6,
   ) as aggregator:
-    if not stored.exists():
-      aggregator.require_new()  # A run that has rounds has lost its model.
-      torch.save([learning, server.state_dict()], stored)
-    values, state = torch.load(stored)
-    model.load_state_dict(values, strict=False)
-    server.load_state_dict(state)
-    while (t := aggregator.next_round) < aggregator.max_rounds:
-      people = torch.randperm(PEOPLE, generator=torch.Generator().manual_seed(t)).tolist()
-      cohort = aggregator.admissible(people, at_most=COHORT)
-      with aggregator.round(cohort) as round_:
-        for person in cohort:
-          round_.add(update_of(int(person), model, learning))
-      for name, parameter in learning.items():
-        parameter.grad = -round_.mean[name]
-      server.step()
-      torch.save([learning, server.state_dict()], folder / 'new.pt')
-      (folder / 'new.pt').replace(stored)  # Whole or not at all.
-      print(f'loss {held_out_loss(model):.3f}, {aggregator.privacy_loss()}')
+    sgd = functools.partial(torch.optim.SGD, lr=0.4, momentum=MOMENTUM)
+    trainer = private.PrivateTrainer(model, aggregator, batches_of, server=sgd)
+    show = lambda t: print(f'loss {held_out_loss(model):.3f}, {aggregator.privacy_loss()}')
+    trainer.train(people, cohort=COHORT, on_round=show)
+  model.save_pretrained(folder / 'adapter')
 
 
 if __name__ == '__main__':

@@ -27,7 +27,7 @@ def aggregator(folder, strategy=BLT, **arguments) -> dpftrl.PrivateAggregator:
   return dpftrl.PrivateAggregator(strategy, folder=folder, **defaults | arguments)
 
 
-def factory(strategy=BLT, **arguments) -> dpftrl.CorrelatedNoiseFactory:
+def factory(strategy=BLT, **arguments) -> 'dpftrl.CorrelatedNoiseFactory':
   """A factory for processes of TFF, of two devices a round, clipped to 1, with noise of 2."""
   defaults = dict(noise_multiplier=2.0, clip_norm=1.0, report_goal=2)
   return dpftrl.CorrelatedNoiseFactory(strategy, **defaults | arguments)

@@ -78,7 +78,7 @@ PROGRAMS = {
   'any_loop': (None, 'update_of', 244, 'model ', lambda first, last: last < 0.7 * first),
   'pytorch_loop': ('torch', 'update_of', 164, 'accuracy ', lambda first, last: last > 55.0),
   'jax_optax': ('optax', 'update_of', 264, 'distance ', lambda first, last: last < 0.7 * first),
-  'peft_adapters': ('peft', 'update_of', 264, 'loss ', lambda first, last: last < first - 0.2),
+  'peft_adapters': ('peft', 'batches_of', 264, 'loss ', lambda first, last: last < first - 0.2),
   'pfl_mechanism': ('pfl', 'dataset_of', 264, 'distance ', lambda first, last: last < 1.0),
 }
 
