@@ -48,10 +48,6 @@ def adapted() -> torch.nn.Module:
   return model
 
 
-def people(t: int) -> list[int]:
-  return torch.randperm(PEOPLE, generator=torch.Generator().manual_seed(t)).tolist()
-
-
 @torch.no_grad()
 def held_out_loss(model: torch.nn.Module) -> float:
   tokens = torch.cat([tokens_of(person) for person in range(10**6, 10**6 + 50)])
@@ -72,8 +68,10 @@ def main(folder: pathlib.Path) -> None:
   ) as aggregator:
     sgd = functools.partial(torch.optim.SGD, lr=0.4, momentum=MOMENTUM)
     trainer = private.PrivateTrainer(model, aggregator, batches_of, server=sgd)
-    show = lambda t: print(f'loss {held_out_loss(model):.3f}, {aggregator.privacy_loss()}')
-    trainer.train(people, cohort=COHORT, on_round=show)
+    while (t := aggregator.next_round) < aggregator.max_rounds:
+      people = torch.randperm(PEOPLE, generator=torch.Generator().manual_seed(t)).tolist()
+      trainer.round(people, cohort=COHORT)
+      print(f'loss {held_out_loss(model):.3f}, {aggregator.privacy_loss()}')
   model.save_pretrained(folder / 'adapter')
 
 

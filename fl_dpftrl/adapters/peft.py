@@ -1,8 +1,8 @@
-"""A person's update of a PEFT model, and a loop that trains the model round by round.
+"""A person's update of a PEFT model, and a trainer of the model, round by round.
 
-    sgd = functools.partial(torch.optim.SGD, lr=0.4, momentum=0.9)
-    trainer = PrivateTrainer(model, aggregator, batches_of, server=sgd)
-    trainer.train(people, cohort=20)
+    trainer = PrivateTrainer(model, aggregator, batches_of, server=torch.optim.Adam)
+    while aggregator.next_round < aggregator.max_rounds:
+      trainer.round(people, cohort=20)
 
 Only the model's parameters that require gradients learn. The guarantee is for people, each of whom
 adds one update to a round, of all their text.
@@ -30,9 +30,17 @@ Batches = Iterable[Mapping[str, Any]]
 
 
 def learning(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-  """Returns the parameters that require gradients, by name; ValueError for no PEFT model."""
+  """Returns the parameters that require gradients, by name.
+
+  ValueError for a model without any, for one that PEFT did not make, and for one whose layers keep
+  statistics of the text that they see, which would be released without noise.
+  """
   if not isinstance(model, peft.PeftModel):
     raise ValueError(f'model must be a PeftModel, as get_peft_model makes it, got a {type(model)}')
+  if any(getattr(module, 'track_running_stats', False) for module in model.modules()):
+    raise ValueError(
+      'model has a layer with running statistics, as batch normalisation: use another'
+    )
   parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
   if not parameters:
     raise ValueError('model has no parameter that requires gradients')
@@ -61,8 +69,8 @@ def update_of(
 ) -> Tensors:
   """Returns how far a person's text moves the parameters that learn, float32; the model stays.
 
-  The steps are those of gradient descent in float32, of which a model in bfloat16 gets rounded
-  copies. With one epoch and one step the update is minus the gradient, times the learning rate.
+  The steps are gradient descent in float32, of which a model in bfloat16 gets rounded copies. One
+  step is minus the gradient, times the learning rate.
 
   Args:
     model: a PEFT model, whose call gives a loss.
@@ -107,11 +115,6 @@ class PrivateTrainer:
 
   The server's parameters are float32; the model gets them in its own type. They are stored after
   each round, with the state of the server's optimiser, in model.pt of the aggregator's folder.
-
-  Attributes:
-    model: the model, with the parameters of the last round.
-    aggregator: its template is that of `template`.
-    server: the server's optimiser.
   """
 
   def __init__(
@@ -126,7 +129,8 @@ class PrivateTrainer:
     """Takes the state that is stored, or stores the first one.
 
     Args:
-      model, aggregator: see the attributes.
+      model: a PEFT model, which has the parameters of the last round.
+      aggregator: its template is that of `template`.
       batches_of: person's id → batches, as `update_of` takes them.
       server: makes the optimiser, which takes minus the mean for a gradient.
       local: further arguments of `update_of`.
@@ -134,59 +138,38 @@ class PrivateTrainer:
     Raises:
       LostStateError: for a run that has rounds, and no state.
     """
-    self.model, self.aggregator, self._batches_of, self._local = (
-      model,
-      aggregator,
-      batches_of,
-      local,
-    )
+    self.model, self.aggregator = model, aggregator
+    self._batches_of, self._local = batches_of, local
     self._parameters = learning(model)
-    self._values = {
-      name: torch.nn.Parameter(p.detach().float().clone()) for name, p in self._parameters.items()
-    }
-    self.server = server(list(self._values.values()))
+    values = {name: p.detach().float().clone() for name, p in self._parameters.items()}
+    self._values = {name: torch.nn.Parameter(value) for name, value in values.items()}
+    self._server = server(list(self._values.values()))
     self._path = aggregator.folder / STATE_NAME
     if not self._path.exists():
       aggregator.require_new()
       self._store()
     values, state = torch.load(self._path, map_location='cpu', weights_only=True)
     _set(self._values, values)
-    self.server.load_state_dict(state)
-    _set(self._parameters, self._values)
+    self._server.load_state_dict(state)
+    _set(self._parameters, values)
 
-  def round(self, people: Sequence[Hashable]) -> None:
-    """Trains one round, of these people, all of whom are recorded before it."""
+  def round(self, candidates: Sequence[Hashable], *, cohort: int) -> None:
+    """Trains one round of the first candidates that may take part, who are recorded before it."""
+    people = self.aggregator.admissible(candidates, at_most=cohort).tolist()
     with self.aggregator.round(people) as round_:
       for person in people:
-        round_.add(update_of(self.model, self._batches_of(person), **self._local))
+        update = update_of(self.model, self._batches_of(person), **self._local)
+        round_.add(update, device_id=person)
     for name, value in self._values.items():
       value.grad = -torch.as_tensor(round_.mean[name]).to(value)
-    self.server.step()
+    self._server.step()
     self._store()
     _set(self._parameters, self._values)
-
-  def train(
-    self,
-    people: Callable[[int], Sequence[Hashable]],
-    *,
-    cohort: int,
-    on_round: Callable[[int], None] = lambda num_rounds: None,
-  ) -> None:
-    """Trains the rounds that are left.
-
-    Args:
-      people: round → candidates in a public order; the first that may take part are its cohort.
-      cohort: people of a round.
-      on_round: called with the number of rounds after each.
-    """
-    while (t := self.aggregator.next_round) < self.aggregator.max_rounds:
-      self.round(self.aggregator.admissible(people(t), at_most=cohort).tolist())
-      on_round(t + 1)
 
   def _store(self) -> None:
     content = io.BytesIO()
     values = {name: value.detach() for name, value in self._values.items()}
-    torch.save([values, self.server.state_dict()], content)
+    torch.save([values, self._server.state_dict()], content)
     durable.write_durably(self._path, content.getbuffer(), private=True)
 
 

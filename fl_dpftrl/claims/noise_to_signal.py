@@ -10,7 +10,7 @@ from fl_dpftrl.mechanisms import base, linear_noise, schemas, workloads
 from fl_dpftrl.support import checks
 
 HOPELESS = 10.0
-"""Ratio of all rounds above which fine-tuning gained next to nothing (docs/fine-tuned-model.md)."""
+"""Ratio of all rounds that is called hopeless; docs/finetune.md has what was learnt at 0.4 to 5."""
 
 
 class NoiseToSignal(NamedTuple):

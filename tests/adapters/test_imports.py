@@ -6,7 +6,14 @@ import sys
 
 import pytest
 
-PEERS = {'flower': 'flwr', 'nvflare': 'nvflare', 'opacus': 'opacus', 'optax': 'optax', 'peft': 'peft', 'pfl': 'pfl'}
+PEERS = {
+  'flower': 'flwr',
+  'nvflare': 'nvflare',
+  'opacus': 'opacus',
+  'optax': 'optax',
+  'peft': 'peft',
+  'pfl': 'pfl',
+}
 
 
 def test_importing_the_room_imports_no_library():

@@ -143,6 +143,13 @@ def test_models_that_are_not_of_peft_or_learn_nothing_are_refused():
     adapter.template(model)
 
 
+def test_a_model_that_keeps_statistics_of_text_is_refused():
+  model = llama()
+  model.base_model.model.model.norm = torch.nn.BatchNorm1d(16)
+  with pytest.raises(ValueError, match='running statistics'):
+    adapter.template(model)
+
+
 def trained(folder, kill_at=None, dtype=torch.float32):
   """Trains 4 rounds of 3 people without noise, by Adam; returns the model's parameters."""
   model, schema = llama(dtype), dpftrl.MinSep(num_rounds=4, min_sep=2)
@@ -153,11 +160,10 @@ def trained(folder, kill_at=None, dtype=torch.float32):
     server = functools.partial(torch.optim.Adam, lr=0.01)
     trainer = adapter.PrivateTrainer(model, aggregator, batches, server=server, local_epochs=2)
 
-    def on_round(num_rounds):
-      if num_rounds == kill_at:
+    while (t := aggregator.next_round) < aggregator.max_rounds:
+      trainer.round(range(t, 40), cohort=3)
+      if t + 1 == kill_at:
         raise KeyboardInterrupt
-
-    trainer.train(lambda t: range(t, 40), cohort=3, on_round=on_round)
     assert aggregator.statement().min_sep >= 2
   return state(model)
 
@@ -186,7 +192,7 @@ def test_a_round_steps_by_the_mean_of_the_people(tmp_path):
   with made.aggregator(tmp_path / 'run', template=adapter.template(model), **options) as aggregator:
     server = functools.partial(torch.optim.SGD, lr=3.0)
     trainer = adapter.PrivateTrainer(model, aggregator, batches, server=server, learning_rate=0.1)
-    trainer.round([5, 6])
+    trainer.round([5, 6, 7], cohort=2)
   for name, parameter in adapter.learning(model).items():
     expected = before[name] + 1.5 * (updates[0][name] + updates[1][name])
     np.testing.assert_allclose(parameter.detach(), expected, rtol=1e-3, atol=1e-4)
