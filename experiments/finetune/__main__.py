@@ -59,7 +59,9 @@ def finetune(given: Any) -> str:
   outcomes = {}
   for label, of_run in runs.items():
     name = f'{of_run.mechanism}-epsilon{of_run.epsilon:g}-seed{chosen.seed}'
-    folder, watching = root / f'{units.source}-{name}', _observers(given.observers, root)
+    folder = root / f'{units.source}-{name}'
+    # What has no noise stays here.
+    watching = _observers(given.observers if math.isfinite(of_run.epsilon) else [], root)
     say(f'training with {label}')
     with train.open_run(of_run, frozen.zeros, folder, watching) as aggregator:
       b = train.train(dataclasses.replace(task, settings=of_run), aggregator)
@@ -80,7 +82,9 @@ def finetune(given: Any) -> str:
   return report.table(task, before, outcomes, statement, files)
 
 
-_NO_NOISE: dict[str, Any] = dict(mechanism='identity', epsilon=math.inf, clip_quantile=None)
+_NO_NOISE: dict[str, Any] = dict(
+  mechanism='identity', epsilon=math.inf, clip_quantile=None, private_loss=False
+)
 
 
 def _units(given: Any) -> data.Units:
