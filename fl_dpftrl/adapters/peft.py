@@ -10,12 +10,13 @@ adds one update to a round, of all their text.
 
 import io
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from fl_dpftrl import adapters
+from fl_dpftrl.logs import id_columns
 from fl_dpftrl.run import private_aggregator
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import durable
@@ -153,7 +154,7 @@ class PrivateTrainer:
     self._server.load_state_dict(state)
     _set(self._parameters, values)
 
-  def round(self, candidates: Sequence[Hashable], *, cohort: int) -> None:
+  def round(self, candidates: id_columns.Ids, *, cohort: int) -> None:
     """Trains one round of the first candidates that may take part, who are recorded before it."""
     people = self.aggregator.admissible(candidates, at_most=cohort).tolist()
     with self.aggregator.round(people) as round_:
