@@ -54,15 +54,15 @@ def finetune(given: Any) -> str:
   print(planned.text, file=sys.stderr)
   task = train.prepare(task, say=say)
   before = _evaluated(task, root / f'before-{task.digest}-seed{chosen.seed}.json', frozen.zeros)
-  runs = {} if given.skip_no_noise else {'no noise': dataclasses.replace(chosen, **_NO_NOISE)}
-  runs[f'{chosen.mechanism} noise'] = chosen
+  runs = {} if given.skip_no_noise else {'without noise': dataclasses.replace(chosen, **_NO_NOISE)}
+  runs[f'with {chosen.mechanism} noise'] = chosen
   outcomes = {}
   for label, of_run in runs.items():
     name = f'{of_run.mechanism}-epsilon{of_run.epsilon:g}-seed{chosen.seed}'
     folder = root / f'{units.source}-{name}'
     # What has no noise stays here.
     watching = _observers(given.observers if math.isfinite(of_run.epsilon) else [], root)
-    say(f'training with {label}')
+    say(f'training {label}')
     with train.open_run(of_run, frozen.zeros, folder, watching) as aggregator:
       b = train.train(dataclasses.replace(task, settings=of_run), aggregator)
       statement = aggregator.statement()

@@ -36,7 +36,7 @@ def table(
   lines = [
     (f'Held out: {len(task.held_out_tokens)} ({task.units.source})', 'perplexity   next token'),
     ('  before, as pretrained', shown(before)),
-    *((f'  with {name}', shown(outcome)) for name, outcome in outcomes.items()),
+    *((f'  {name}', shown(outcome)) for name, outcome in outcomes.items()),
     (
       'Model',
       f'{task.model.num_parameters:,} parameters frozen, {task.model.zeros.size:,} trained',
@@ -52,7 +52,7 @@ def table(
     ),
     (
       'Noise',
-      f'{label.split()[0]}, noise multiplier σ = {roundings.up(worst.noise_multiplier)},'
+      f'{task.settings.mechanism}, noise multiplier σ = {roundings.up(worst.noise_multiplier)},'
       f' sensitivity {roundings.up(worst.sensitivity)}'
       f' ({worst.sensitivity_kind.replace("_", " ")})',
     ),
@@ -69,7 +69,7 @@ def table(
   ]
   width = max(len(name) for name, _ in lines) + 2
   texts = [f'{name:<{width}}{text}' for name, text in lines]
-  for name, outcome in (('before', before), (f'with {label}', noisy)):
+  for name, outcome in (('before', before), (label, noisy)):
     texts.append(f'Continuations of "{task.units.prompt}", {name}:')
     texts += ['  ' + messages.one_line(text, limit=120) for text in outcome['continuations']]
   if noisy['perplexity'] >= before['perplexity']:
@@ -88,7 +88,7 @@ def draw(
   free = list(outcomes.items())[:-1]
   bars = {'before': before, f'{label}\n{guarantee}': noisy, **dict(free)}
   heights = [outcome['perplexity'] for outcome in bars.values()]
-  kind = label.split()[0]
+  kind = label.split()[1]
   colours = [style.LIGHT, *(looks['color'] for looks in style.looks({kind: kind}).values())]
   figure = Figure(figsize=(5.2, 2.4), layout='constrained')
   axes = figure.subplots()

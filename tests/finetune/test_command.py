@@ -69,7 +69,7 @@ def test_the_command_trains_resumes_and_shows_its_table(weights, tmp_path, monke
   table, progress = capsys.readouterr()
   assert 'ε = 2 at δ = 1e-06 (zero-out adjacency)' in table
   assert 'by' in table and 'Check it' in table and 'Continuations of "The", before:' in table
-  assert '  with no noise' in table and '  with blt noise' in table and 'each a person' in table
+  assert '  without noise' in table and '  with blt noise' in table and 'each a person' in table
   assert progress.count(' left\n') == 8 and 'round 4/4 | 0:00:00 left' in progress
   assert 'Noise to signal' in progress and 'Lovelace' not in table + progress
   assert [path.name for path in (tmp_path / 'runs').glob('*.png')] == [
@@ -113,7 +113,7 @@ def test_flags_choose_clipping_optimiser_metrics_and_observers(
   words = ['--clip_quantile=0.5', '--server_optimizer=adam', '--private_loss']
   words += ['--observers=jsonl', '--skip_no_noise', '--layers=2']
   _run(monkeypatch, tmp_path, weights, *words)
-  assert 'no noise' not in capsys.readouterr().out
+  assert 'without noise' not in capsys.readouterr().out
   lines = [json.loads(line) for line in (tmp_path / 'runs' / 'events.jsonl').open()]
   assert [line['event'] for line in lines] == ['begun', 'released'] * 4
   (folder,) = (tmp_path / 'runs').glob('own-*')
