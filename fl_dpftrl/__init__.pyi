@@ -1,6 +1,7 @@
 """The public names of the package, which editors and the package itself read here."""
 
 from fl_dpftrl.claims.adaptive_clipping import AdaptiveClipping as AdaptiveClipping
+from fl_dpftrl.claims.canaries import Canaries as Canaries
 from fl_dpftrl.claims.run_claim import Claim as Claim
 from fl_dpftrl.logs.ledgers import LogWriter as LogWriter
 from fl_dpftrl.logs.log_tables import write_log as write_log
@@ -38,6 +39,7 @@ from fl_dpftrl.planning.planner import plan as plan
 from fl_dpftrl.planning.simulation.recording import simulate as simulate
 from fl_dpftrl.planning.simulation.scenarios import Scenario as Scenario
 from fl_dpftrl.prove.auditing import audit as audit
+from fl_dpftrl.prove.auditing.run_audit import audit_run as audit_run
 from fl_dpftrl.prove.replaying.evidence import verify as verify
 from fl_dpftrl.prove.replaying.evidence import write_evidence as write_evidence
 from fl_dpftrl.prove.replaying.opened_runs import open_run as open_run

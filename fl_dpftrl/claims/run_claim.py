@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fl_dpftrl.claims import adaptive_clipping as adaptive
+from fl_dpftrl.claims import canaries as canary_claims
 from fl_dpftrl.claims import extra_coordinates
 from fl_dpftrl.logs import claim_json, keys
 from fl_dpftrl.mechanisms import base, sensitivities
@@ -56,6 +57,8 @@ class Claim:
     trusted_operations: operations that `check_process` does not pass, and whoever trained trusted.
     population: random name of the population whose budget the run draws on; None without one. Give
       the `Population` to the run, which writes its name here.
+    canaries: made-up devices beside the cohorts; None without. Their ids follow from the run's
+      identity, so that neither they nor a device can pass for the other.
 
   Raises:
     ValueError: for an attribute out of range, and for counts and metrics with so little noise that
@@ -73,6 +76,7 @@ class Claim:
   not_private_metrics: tuple[str, ...] = ()
   trusted_operations: tuple[str, ...] = ()
   population: str | None = None
+  canaries: canary_claims.Canaries | None = None
 
   def __post_init__(self):
     keep = functools.partial(object.__setattr__, self)
@@ -108,6 +112,10 @@ class Claim:
       raise ValueError(
         f'population must be the name of one, got {messages.quoted(self.population)}'
       )
+    if self.canaries is not None:
+      self.canaries.check(self.participation, self.noise_multiplier)
+      if self.population is not None:
+        raise ValueError('canaries do not go with a population: they would be devices of it')
     for name in ('not_private_metrics', 'trusted_operations'):
       keep(name, _names(name, getattr(self, name)))
 
@@ -153,6 +161,7 @@ class Claim:
       'not_private_metrics': list(self.not_private_metrics),
       'trusted_operations': list(self.trusted_operations),
       'population': self.population,
+      'canaries': self.canaries and dataclasses.asdict(self.canaries),
     }
 
   @classmethod
@@ -330,6 +339,7 @@ _KINDS = (sensitivities.LOWER_BOUND, sensitivities.UPPER_BOUND, sensitivities.EX
 _READERS: dict[str, Callable[[Any], Any]] = {
   'clip_norm': lambda norm: adaptive.AdaptiveClipping(**norm) if isinstance(norm, dict) else norm,
   'private_metrics': lambda document: extra_coordinates.PrivateMetrics(**document),
+  'canaries': lambda document: canary_claims.Canaries(**document),
   'participation': registry.from_json,
 }
 

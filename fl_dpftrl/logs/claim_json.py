@@ -14,6 +14,7 @@ from fl_dpftrl.support.text import messages
 FIELDS = {
   *('strategy', 'noise_multiplier', 'clip_norm', 'report_goal', 'participation', 'arithmetic'),
   *('void_reason', 'private_metrics', 'not_private_metrics', 'trusted_operations', 'population'),
+  'canaries',
 }
 """Attributes of a claim."""
 

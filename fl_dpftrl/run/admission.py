@@ -3,16 +3,18 @@
 import collections
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_columns, id_spellings
 from fl_dpftrl.participation import gates
 from fl_dpftrl.support.text import messages
 
-TWICE, SPELLING = 'twice', 'spelling'
+TWICE, SPELLING, CANARY = 'twice', 'spelling', 'canary'
 
 
 class TurnedAway(NamedTuple):
@@ -30,9 +32,11 @@ class TurnedAway(NamedTuple):
   @property
   def sentence(self) -> str:
     """The reason, in words."""
-    words = {TWICE: 'is twice among the candidates', SPELLING: id_spellings.COLLIDES}.get(
-      self.reason
-    )
+    words = {
+      TWICE: 'is twice among the candidates',
+      SPELLING: id_spellings.COLLIDES,
+      CANARY: 'has the name of a canary of this run',
+    }.get(self.reason)
     if words is None:
       words = self.gate.sentence(self.reason, self.last_round, self.participations)
     return f'device {messages.quoted(self.device_id)} {words}'
@@ -44,13 +48,16 @@ class Admission:
 
   Attributes:
     column: the admitted devices, as the log has them.
-    ids: the admitted devices, where the log has names of them; None where it has their ids.
+    ids: the admitted devices, where the log has names of them, or canaries too; None where it has
+      their ids.
+    canaries: numbers of the canaries beside them.
   """
 
   round_index: int
   column: pa.Array
   turned_away: tuple[TurnedAway, ...] = ()
   ids: pa.Array | None = None
+  canaries: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
 
   @functools.cached_property
   def device_ids(self) -> np.ndarray:
@@ -82,6 +89,17 @@ class Admission:
     if len(self.column) < least:
       raise ValueError(f'device_ids: {least} updates need as many devices, got {len(self.column)}')
 
+  def beside(self, claim: run_claim.Claim, run: str, gate: Any) -> 'Admission':
+    """Returns a cohort of devices with the canaries whose turn the round is."""
+    if claim.canaries is None or not len(self.column):
+      return self
+    every = claim.canaries.ids(run, self.column.type)
+    numbers = claim.canaries.numbers(self.round_index, claim.participation)
+    ids = every.take(pa.array(numbers))
+    allowed = gate.reasons(ids.to_numpy(zero_copy_only=False)) == ''
+    column = pa.concat_arrays([self.column, ids.filter(pa.array(allowed))])
+    return dataclasses.replace(self, column=column, ids=self.column, canaries=numbers[allowed])
+
 
 def admit(
   gate: gates.Gate,
@@ -89,6 +107,7 @@ def admit(
   *,
   at_most: int | None = None,
   spellings: id_spellings.RecordedSpellings | None = None,
+  canaries: pa.Array | None = None,
 ) -> Admission:
   """Returns who may take part in the next round; records nothing.
 
@@ -98,6 +117,7 @@ def admit(
     at_most: size of the cohort; further candidates are left out, and are not among those turned
       away.
     spellings: those of the log, which takes no other spelling of an id; None for none.
+    canaries: ids of canaries, which no candidate may have.
   """
   t, column = gate.seen.num_rounds, id_columns.column(device_ids)
   ids = column.to_numpy(zero_copy_only=False)
@@ -108,6 +128,9 @@ def admit(
     codes = column.dictionary_encode().indices.to_numpy()  # In the order of first occurrences.
     again = np.diff(np.maximum.accumulate(codes), prepend=-1) == 0
     reasons = np.where(again, TWICE, reasons)
+  if canaries is not None:
+    is_taken = pc.is_in(column, value_set=canaries).to_numpy(zero_copy_only=False)
+    reasons = np.where(is_taken, CANARY, reasons)
   allowed = reasons == ''
   spelt = id_spellings.RecordedSpellings() if spellings is None else spellings
   if (collisions := spelt.collisions(column.filter(pa.array(allowed)))).any():

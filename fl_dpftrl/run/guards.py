@@ -200,7 +200,14 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     if self.gate:
       if self._reservations:
         return self._reservations.admit(self.gate, id_columns.column(device_ids), at_most)
-      return admission.admit(self.gate, device_ids, at_most=at_most, spellings=self.log.spellings)
+      column, canaries = id_columns.column(device_ids), self.claim.canaries
+      return admission.admit(
+        self.gate,
+        column,
+        at_most=at_most,
+        spellings=self.log.spellings,
+        canaries=canaries and canaries.ids(self.log.run, column.type),
+      )
     return admission.Admission(t, id_columns.column(device_ids))
 
   @durable.one_at_a_time
@@ -289,6 +296,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
             ' noise; wait until `check` returns devices',
             stacklevel=4,
           )
+        admitted[-1] = admitted[-1].beside(self.claim, self.log.run, self.gate)
         if self._reservations:
           self._reservations.charge(admitted[-1], self._citation, self.gate)
       now = int(time.time()) if timestamp is None else timestamp

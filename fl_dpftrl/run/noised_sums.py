@@ -5,7 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from fl_dpftrl.mechanisms import lattice
+from fl_dpftrl.prove.auditing import canary_records
 from fl_dpftrl.run import noise_rows, release, released, structures, sums
+
+
+_AT_ONCE = 1 << 22  # coordinates of canaries that are made together
 
 
 class NoisedSums:
@@ -26,15 +31,22 @@ class NoisedSums:
     table: released.ReleasedTable,
     *,
     zeroing_norm: float | None = None,
+    records: canary_records.CanaryRecords | None = None,
   ):
     self.template, self.coordinates, self.rows, self.table = template, coordinates, rows, table
-    self._has_noise = bool(coordinates.claim.noise_multiplier)
+    self._records, self._has_noise = records, bool(coordinates.claim.noise_multiplier)
     self._sum = sums.Sum(coordinates.size, unit=coordinates.unit, zeroing_norm=zeroing_norm)
 
-  def begin(self) -> float:
-    """Begins the sum of a round, and returns its clip norm."""
-    clip_norm = self.table.clip_norm
+  def begin(self, canaries: np.ndarray) -> float:
+    """Begins the sum of a round with updates of canaries, by numbers; returns its clip norm."""
+    clip_norm, claim = self.table.clip_norm, self.coordinates.claim
     self._sum.begin(clip_norm)
+    if self._records is not None and claim.canaries is not None:
+      sending = canaries[self._records.coins[canaries]]
+      at_once = max(1, _AT_ONCE // self.template.size)
+      for first in range(0, sending.size, at_once):
+        updates = self._records.updates(sending[first : first + at_once])
+        self._sum.add([updates * np.float32(claim.canaries.norm * clip_norm)])
     return clip_norm
 
   def prepare(self) -> None:
@@ -64,6 +76,9 @@ class NoisedSums:
     clip_norm, dtype = self.table.clip_norm, max(self.template.dtypes)
     mean = self.coordinates.mean(total, row, clip_norm, dtype)
     beside = self.coordinates.beside(total, row)
+    if self._records is not None:
+      noised = self.coordinates.noised(total, row, slice(self.template.size))
+      self._records.put(t, np.ldexp(noised.astype(np.float64), -lattice.BITS))
     self.table.put(t, beside)
     like = self.template.empty() if like is None else like
     return self.template.packed(mean, like), beside

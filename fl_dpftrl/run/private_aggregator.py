@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl.claims import adaptive_clipping, extra_coordinates, run_claim
+from fl_dpftrl.claims import canaries as canary_claims
 from fl_dpftrl.claims.lattice_units import checked
 from fl_dpftrl.logs import id_columns, unit_tables
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.participation.participation import Participation
+from fl_dpftrl.prove.auditing import canary_records
 from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import (
   admission,
@@ -80,6 +82,7 @@ class PrivateAggregator(live_run.LiveRun):
     moved: bool = False,
     observers: Sequence[observer.Observer] = (),
     units: unit_tables.Given | None = None,
+    canaries: canary_claims.Canaries | None = None,
   ):
     """Opens a run's folder; one with a run is continued at its next round.
 
@@ -102,6 +105,7 @@ class PrivateAggregator(live_run.LiveRun):
       folder, max_epsilon, delta, population, units: see `LiveRun`.
       noise_seed, moved: see `NoiseRows`.
       observers: see rounds; `fl_dpftrl.run.observers` has some. Their errors are warnings.
+      canaries: made-up devices by which `audit_run` measures what the releases show; None for none.
 
     Raises:
       ValueError: for an argument that will not do, and a folder of another run or in use.
@@ -135,6 +139,7 @@ class PrivateAggregator(live_run.LiveRun):
       # No bound is known for amplified guarantees.
       arithmetic=arithmetics.Arithmetic.of(self.noise_multiplier, size, not is_drawn),
       void_reason=self.void_reason,
+      canaries=canaries,
     )
     budget.check(claim, max_epsilon, delta)
     claim = continued_claims.continued(claim, folder)
@@ -160,8 +165,16 @@ class PrivateAggregator(live_run.LiveRun):
       path = self.folder / released.NAME
       table = released.ReleasedTable(path, coordinates, self.guard.log.run, self.next_round)
       undo.callback(table.close)
+      records = canaries and canary_records.CanaryRecords(
+        self.folder, canaries, self.guard.log.run, self.template.size, self.next_round
+      )
       self._noised = noised_sums.NoisedSums(
-        self.template, coordinates, rows, table, zeroing_norm=self.zeroing_norm
+        self.template,
+        coordinates,
+        rows,
+        table,
+        zeroing_norm=self.zeroing_norm,
+        records=records,
       )
       rows.prepare()
       undo.pop_all()

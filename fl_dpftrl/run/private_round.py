@@ -50,7 +50,7 @@ class Round(live_round.LiveRound):
           self.fail(error)
 
   def _prepare(self, admitted: admission.Admission) -> None:
-    self.clip_norm = self._noised.begin()
+    self.clip_norm = self._noised.begin(admitted.canaries)
 
   def _discard(self) -> None:
     self._like = None

@@ -65,6 +65,7 @@ class Release:
     else:
       self.unit = lattice_units.Unit.without_noise(lattice_units.MOST_BITS, len(groups))
       self.room = self.unit.room(0)
+    self.room -= claim.canaries.number if claim.canaries else 0
     if self.room < self.report_goal:
       raise ValueError(
         f'report_goal={self.report_goal} updates and their noise have no room in sums of 64 bits:'
@@ -125,12 +126,12 @@ class Release:
     scale = self.unit.size * clip_norm / self.report_goal
     for start in range(0, mean.size, _CHUNK):
       part = slice(start, min(start + _CHUNK, mean.size))
-      mean[part] = self._noised(total, row, part) * scale  # Converted last, after an exact sum.
+      mean[part] = self.noised(total, row, part) * scale  # Converted last, after an exact sum.
     return mean
 
   def beside(self, total: np.ndarray, row: np.ndarray | None) -> dict[str, float]:
     """Returns the extra coordinates by name: counts of devices, and means of metrics."""
-    noised = self._noised(total, row, slice(self._num_coordinates, None))
+    noised = self.noised(total, row, slice(self._num_coordinates, None))
     return dict(zip(self.names, (noised * self._scales).tolist(), strict=True))
 
   @property
@@ -185,7 +186,8 @@ class Release:
     """Values of a unit of the lattice in each extra coordinate."""
     return extra_coordinates.scales(self._groups, self.unit, self.report_goal)
 
-  def _noised(self, total: np.ndarray, row: np.ndarray | None, part: slice) -> np.ndarray:
+  def noised(self, total: np.ndarray, row: np.ndarray | None, part: slice) -> np.ndarray:
+    """Returns sums with noise, int64, in units of the lattice: 2⁻³⁴ of the noise of Z."""
     noised = np.left_shift(total[part], self.unit.shift)
     if row is not None:
       noised += row[part]

@@ -1,0 +1,72 @@
+"""Canaries: made-up devices, whose secret coins say which of their updates enter the sums."""
+
+import dataclasses
+import hashlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fl_dpftrl.participation.participation import Participation
+from fl_dpftrl.participation.rules import separations
+from fl_dpftrl.support import checks
+
+_MOST = 1 << 22
+_BITS = 22  # of an id, for the number of a canary
+
+
+@dataclasses.dataclass(frozen=True)
+class Canaries:
+  """Made-up devices beside the cohorts of a run, by which `audit_run` measures what releases show.
+
+  Half of them, by secret fair coins, send an update as long as the clip norm, in a direction of
+  their own; the others send zeros. They take part as the schema allows, are charged in the log like
+  any device, and stand for no person in any count.
+
+  Attributes:
+    number: how many, at most the largest power of 2 within the model's parameters.
+    norm: length of their updates in clip norms; 1 but for rehearsals, where 1000 tests the clipping
+      and spoils the model if that fails.
+
+  Source: docs/canaries.md.
+  """
+
+  number: int
+  norm: float = 1.0
+
+  def __post_init__(self):
+    object.__setattr__(self, 'number', checks.whole(1, _MOST, canaries=self.number))
+    object.__setattr__(self, 'norm', checks.between(1e-3, 1e6, canaries_norm=self.norm))
+
+  def check(self, participation: Participation | None, noise_multiplier: float) -> None:
+    """Raises ValueError for a run in which canaries could not be charged like any device."""
+    is_schema = participation is None or isinstance(participation, separations.MinSep)
+    if not (is_schema and noise_multiplier):
+      raise ValueError('canaries need noise, and a MinSep of devices or no participation')
+
+  def period(self, participation: Any) -> int:
+    """Returns the rounds after which it is a canary's turn again, as the schema allows."""
+    if participation is None:
+      return 1
+    apart, times = participation.min_sep, participation.participations
+    is_endless = participation.num_rounds is None
+    return apart if is_endless else apart * max(1, participation.num_rounds // (apart * times))
+
+  def numbers(self, t: int, participation: Any) -> np.ndarray:
+    """Returns the canaries whose turn round t is, by numbers from 0; the gate may allow fewer."""
+    period = self.period(participation)
+    return np.arange(t % period, self.number, period)
+
+  def ids(self, run: str, kind: pa.DataType) -> pa.Array:
+    """Returns the ids of all canaries, which no device of the run may have.
+
+    Args:
+      run: random identity of the run, in hexadecimal: another run has other ids.
+      kind: type of the ids in its log, whole numbers or text.
+    """
+    if not pa.types.is_integer(kind):
+      ids = pa.array([f'canary-{run}-{j}' for j in range(self.number)], pa.string())
+      return ids if pa.types.is_null(kind) else ids.cast(kind)
+    digest = hashlib.sha256(f'canaries {run}'.encode()).digest()
+    first = (int.from_bytes(digest[:8], 'big') >> _BITS << _BITS) - (1 << 63)
+    return pa.array(first + np.arange(self.number, dtype=np.int64))
