@@ -1,4 +1,4 @@
-"""The `audit` command: tests what a mechanism releases against its claim."""
+"""The `audit` command: tests what a mechanism, or a run with canaries, releases against its claim."""
 
 import argparse
 import os
@@ -6,9 +6,10 @@ import os
 from fl_dpftrl.commands import flags
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.prove import auditing
+from fl_dpftrl.prove.auditing import run_audit
 from fl_dpftrl.support import tables
 
-HELP = 'tests the noise and clipping of a mechanism'
+HELP = 'tests the noise and clipping of a mechanism, or a run by its canaries'
 
 EXAMPLE = (
   'fl-dpftrl audit --strategy=blt-b400 --noise_multiplier=2 --delta=1e-6'
@@ -16,14 +17,19 @@ EXAMPLE = (
 )
 
 
+Result = auditing.Audit | run_audit.RunAudit
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  flags.add(parser, 'strategy', required=True)
+  words = 'folder of a run with canaries, in place of --strategy and its flags'
+  parser.add_argument('run', nargs='?', metavar='RUN', help=words)
+  flags.add(parser, 'strategy')
   words = 'claimed standard deviation of Z over the clip norm'
-  flags.add(parser, 'noise_multiplier', required=True, help=words)
+  flags.add(parser, 'noise_multiplier', help=words)
   flags.add(parser, 'delta')
   add = parser.add_argument
   add('--clip_norm', type=float, default=1.0, help='claimed clip norm (default: 1)')
-  flags.add_schema(parser, required=True)
+  flags.add_schema(parser, required=False)
   add(
     '--executor',
     choices=auditing.EXECUTORS,
@@ -35,8 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--seed', type=int, help='number that makes the audit repeatable; default: fresh randomness')
 
 
-def run(args: argparse.Namespace) -> auditing.Audit:
-  """Runs the audit of the flags."""
+def run(args: argparse.Namespace) -> Result:
+  """Runs the audit of the flags, or of a run."""
+  for name in ('strategy', 'noise_multiplier', 'num_rounds'):
+    is_given = getattr(args, name) is not None
+    if args.run and is_given:
+      raise ValueError(f'--{name} does not go with {args.run}: the folder of a run states it')
+    if not (args.run or is_given):
+      raise ValueError(f'--{name} is needed, or the folder of a run with canaries')
+  if args.run:
+    return run_audit.audit_run(args.run, delta=args.delta)
   # Before TensorFlow is loaded: it logs its start, and clients run in parallel without oneDNN.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
@@ -52,17 +66,18 @@ def run(args: argparse.Namespace) -> auditing.Audit:
   )
 
 
-def verdict(args: argparse.Namespace, result: auditing.Audit) -> tuple[int, str] | None:
+def verdict(args: argparse.Namespace, result: Result) -> tuple[int, str] | None:
   """Returns exit status 4 and the failed checks, or None if every check passed."""
   del args
   names = ', '.join(check.name for check in result.failed)
   return (flags.NOT_KEPT, f'the claim does not hold; failed checks: {names}') if names else None
 
 
-def show(result: auditing.Audit) -> str:
+def show(result: Result) -> str:
   """Formats the verdict, the figures and all checks."""
   blocks = [tables.table(result.summary), tables.columns(result.rows)]
   if result.failed:
     meanings = [f'- {check.name} ({check.where}): {check.meaning}' for check in result.failed]
     blocks.append('\n'.join(['what the failed checks mean', *meanings]).replace(' ()', ''))
+  blocks += [f'hint: {hint}' for hint in getattr(result, 'hints', ())]
   return '\n\n'.join(blocks)

@@ -194,7 +194,7 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
       from fl_dpftrl.prove.reports import privacy
 
       shown = statement.publishable() if published else statement
-      privacy.write_report(path, shown, setting=_setting(args))
+      privacy.write_report(path, shown, setting=_setting(args, statement.delta))
   if args.evidence:
     # Its statement is of the files in it, so they are replayed there.
     model = pathlib.Path(args.runs[-1], 'model.npz') if args.runs else None
@@ -302,7 +302,8 @@ def _opening(args: argparse.Namespace) -> dict[str, Any]:
   return {**facts, **where}
 
 
-def _setting(args: argparse.Namespace) -> 'settings.Setting':
+def _setting(args: argparse.Namespace, delta: float) -> 'settings.Setting':
+  from fl_dpftrl.prove.auditing import run_audit
   from fl_dpftrl.prove.reports import settings
 
   pairs: list[tuple[str, Any]] = []
@@ -318,6 +319,7 @@ def _setting(args: argparse.Namespace) -> 'settings.Setting':
     command=flags.command_line('replay', pairs, args.runs),
     strategy=args.strategy and os.path.basename(args.strategy),
     max_epsilon=args.max_epsilon,
+    canaries=run_audit.shown(places[0], delta) if len(args.runs) == 1 else None,
   )
 
 

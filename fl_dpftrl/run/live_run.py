@@ -13,6 +13,7 @@ from fl_dpftrl.logs import id_columns, ledger_format, participation_log, unit_ta
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation import accounting
 from fl_dpftrl.participation.accounting import gaussian
+from fl_dpftrl.prove.auditing import run_audit
 from fl_dpftrl.prove.replaying import opened_runs, publication, replays, statements
 from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import budget, continued_claims, guards, live_round, shared_budgets, status
@@ -190,7 +191,9 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     delta = self._delta(delta)
     run, has_units = self.folder.resolve().name, self.guard.units is not None
     command = publication.command_of_folder(self.folder, delta, has_units)
-    setting = dataclasses.replace(self.setting, run=run, command=command)
+    setting = dataclasses.replace(
+      self.setting, run=run, command=command, canaries=run_audit.shown(self.folder, delta)
+    )
     privacy.write_report(path, self.statement(delta), setting=setting)
 
   def close(self) -> None:

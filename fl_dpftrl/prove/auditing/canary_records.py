@@ -111,12 +111,13 @@ class CanaryRecords:
     path = self._folder / f'release-{t:09d}.npy'
     durable.write_durably(path, content.getvalue(), private=True)
 
-  def rounds(self) -> list[int]:
-    """Returns the rounds that released, ascending."""
-    matches = (_RELEASE.fullmatch(path.name) for path in self._folder.iterdir())
-    return sorted(int(match[1]) for match in matches if match)
-
   def releases(self, rounds: list[int], part: slice) -> np.ndarray:
     """Returns the products of some rounds with a part of the directions, shape [rounds, part]."""
     paths = (self._folder / f'release-{t:09d}.npy' for t in rounds)
     return np.array([np.load(path, mmap_mode='r')[part] for path in paths], np.float64)
+
+
+def released_rounds(folder: pathlib.Path) -> list[int]:
+  """Returns the rounds of a run's folder that released beside canaries, ascending."""
+  matches = (_RELEASE.fullmatch(path.name) for path in (folder / NAME).glob('*.npy'))
+  return sorted(int(match[1]) for match in matches if match)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 from fl_dpftrl.participation import accounting
 from fl_dpftrl.participation.rules import separations
@@ -53,8 +54,30 @@ class Check:
     }
 
 
+class Checked:
+  """A result with checks, in a fixed order."""
+
+  checks: Any  # A tuple of `Check`.
+
+  @property
+  def passed(self) -> bool:
+    """True if every check passed."""
+    return not self.failed
+
+  @property
+  def failed(self) -> list[Check]:
+    """Checks that did not pass."""
+    return [check for check in self.checks if not check.passed]
+
+  @property
+  def rows(self) -> list[json_files.Object]:
+    """A row for each check."""
+    names = ('name', 'result', 'statistic', 'lowest', 'highest', 'where')
+    return [{name: getattr(check, name) for name in names} for check in self.checks]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Audit:
+class Audit(Checked):
   """Claim of a mechanism, and the checks of what it releases.
 
   Attributes:
@@ -81,16 +104,6 @@ class Audit:
     return self.claim.epsilon()
 
   @property
-  def passed(self) -> bool:
-    """True if every check passed."""
-    return not self.failed
-
-  @property
-  def failed(self) -> list[Check]:
-    """Checks that did not pass."""
-    return [check for check in self.checks if not check.passed]
-
-  @property
   def summary(self) -> json_files.Object:
     """The verdict, and what it is of."""
     names = ', '.join(check.name for check in self.failed)
@@ -103,12 +116,6 @@ class Audit:
       'adjacency': self.claim.adjacency,
       'num_draws': self.num_draws,
     }
-
-  @property
-  def rows(self) -> list[json_files.Object]:
-    """A row for each check."""
-    names = ('name', 'result', 'statistic', 'lowest', 'highest', 'where')
-    return [{name: getattr(check, name) for name in names} for check in self.checks]
 
   def __repr__(self) -> str:
     title = f'Audit: {"passed" if self.passed else "FAILED"}'

@@ -16,6 +16,7 @@ canary j and a = W u_j/z, of norm μ_j, L_j = ⟨a, W Y v_j⟩/μ_j is N(0, 1), 
 import dataclasses
 import math
 import os
+import pathlib
 
 import numpy as np
 import pyarrow.compute as pc
@@ -25,7 +26,7 @@ from fl_dpftrl.claims import adaptive_clipping, extra_coordinates
 from fl_dpftrl.claims.canaries import Canaries
 from fl_dpftrl.logs import keys
 from fl_dpftrl.participation.accounting import gaussian, guarantees
-from fl_dpftrl.prove.auditing import canary_records, guesses
+from fl_dpftrl.prove.auditing import canary_records, guesses, result
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files, paths
@@ -40,7 +41,7 @@ _LOUD = 1.5  # variance
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunAudit:
+class RunAudit(result.Checked):
   """What canaries show of a run.
 
   Attributes:
@@ -77,14 +78,22 @@ class RunAudit:
     return gaussian.epsilon(1.0 / self.lower_mu, self.stated.delta) if self.lower_mu else 0.0
 
   @property
-  def failed(self) -> dict[str, str]:
-    """What refutes the claim at level 10⁻³, each with its meaning."""
-    meanings = {}
-    if self.sure_mu > self.stated.mu:
-      meanings['guesses'] = 'coins are told better than the stated guarantee allows'
-    if self.energy < LEVEL:
-      meanings['energy'] = 'there is less noise than claimed'
-    return meanings
+  def checks(self) -> tuple[result.Check, ...]:
+    """What refutes the claim, each with a false alarm of probability 10⁻³ at most."""
+    return (
+      result.Check(
+        name='guesses',
+        statistic=self.sure_mu,
+        highest=self.stated.mu,
+        meaning='coins are told better than the stated guarantee allows: its μ is above the stated',
+      ),
+      result.Check(
+        name='energy',
+        statistic=self.energy,
+        lowest=LEVEL,
+        meaning='there is less noise than claimed, with this p-value',
+      ),
+    )
 
   @property
   def hints(self) -> list[str]:
@@ -105,9 +114,10 @@ class RunAudit:
   @property
   def summary(self) -> json_files.Object:
     """The verdict, and the figures in words."""
+    names = [check.name for check in self.failed]
     stated = f'{roundings.up(self.stated.epsilon())} at δ = {roundings.exact(self.stated.delta)}'
     return {
-      'verdict': f'failed: {", ".join(self.failed)}' if self.failed else 'nothing refutes the claim',
+      'verdict': f'failed: {", ".join(names)}' if names else 'nothing refutes the claim',
       'stated_epsilon': f'{stated}, of {self.num_rounds} rounds',
       'lower_epsilon': f'{self.lower_epsilon:.2f} at 95 %, by guesses; μ at least'
       f' {self.lower_mu:.3f} of {self.stated.mu:.3f}',
@@ -125,13 +135,13 @@ class RunAudit:
     """Returns what `fl-dpftrl audit RUN --json` prints; figures without a value are null."""
     fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != 'stated'}
     figures = {
-      'passed': not self.failed,
-      'failed': list(self.failed),
+      'passed': self.passed,
       'stated_epsilon': self.stated.epsilon(),
       'stated_mu': self.stated.mu,
       'delta': self.stated.delta,
       'lower_epsilon': self.lower_epsilon,
       **fields,
+      'checks': [check.to_json() for check in self.checks],
       'hints': self.hints,
     }
     is_missing = lambda value: isinstance(value, float) and not math.isfinite(value)
@@ -159,14 +169,14 @@ def audit_run(run: str | os.PathLike[str], *, delta: float) -> RunAudit:
     raise ValueError(f'{folder} is of a run without canaries; begin one with canaries=')
   identity = opened.log.metadata[keys.RUN_KEY]
   records = canary_records.CanaryRecords(folder, claim.canaries, identity)
-  rounds = records.rounds()
+  rounds = canary_records.released_rounds(folder)
   if not rounds or rounds[-1] >= num_rounds:
     raise ValueError(f'{folder} has {num_rounds} rounds, and canaries of others, or of none yet')
   stated = replays.replay(opened, delta=delta).worst_case
   noising = claim.strategy.noising_matrix(num_rounds)[rounds]
   factor = np.linalg.cholesky(noising @ noising.T)
   patterns, members = np.unique(
-    _patterns(opened, claim.canaries, identity)[rounds], axis=1, return_inverse=True
+    _patterns(opened, claim.canaries)[rounds], axis=1, return_inverse=True
   )
   weights = scipy.linalg.solve_triangular(factor, patterns, lower=True)
   groups = adaptive_clipping.groups(
@@ -238,12 +248,16 @@ def _signal(
   return float(signal), math.sqrt(variance * (1.0 / sums[0] + 1.0 / sums[1])), variance
 
 
-def _patterns(run: opened_runs.RecordedRun, canaries: Canaries, identity: str) -> np.ndarray:
+def _patterns(run: opened_runs.RecordedRun, canaries: Canaries) -> np.ndarray:
   """Returns the rounds of each canary by the log, 0 or 1, shape [num_rounds, number]."""
   taken = np.zeros((run.log.num_rounds, canaries.number), np.int8)
-  ids = canaries.ids(identity, run.log.id_type)
   for table in run.log.tables():
-    places = pc.index_in(table.column('device_id'), value_set=ids)
+    places = pc.index_in(table.column('device_id'), value_set=run.canary_ids)
     is_canary = pc.is_valid(places).to_numpy()
     taken[table.column('round').to_numpy()[is_canary], places.drop_null().to_numpy()] = 1
   return taken
+
+
+def shown(folder: pathlib.Path, delta: float) -> RunAudit | None:
+  """Returns the audit for a report; None without canaries, or before the first release."""
+  return audit_run(folder, delta=delta) if canary_records.released_rounds(folder) else None

@@ -53,7 +53,11 @@ def count(
   counted = functools.partial(_counted, runs, progress=progress, local_ids=local_ids)
   if not any(run.units for run in runs):
     tally = counted(run_claims, num_exposed)
-  else:
+    if any(claim.canaries for claim in run_claims):
+      people = counted(run_claims, num_exposed, only_people=True)
+      tally = dataclasses.replace(tally, people=people)
+  else:  # Nobody owns a canary.
+    counted = functools.partial(counted, only_people=True)
     plain = [dataclasses.replace(claim, participation=None) for claim in run_claims]
     devices, tally = counted(plain, 1), counted(run_claims, num_exposed, by_unit=True)
     repeated = devices.repeated if tally.repeated is None else tally.repeated
@@ -72,9 +76,10 @@ def _counted(
   progress: Callable[[str], None],
   local_ids: bool,
   by_unit: bool = False,
+  only_people: bool = False,
 ) -> device_tallies.Tally:
   exposure = device_tallies.Exposure(claims, [run.log.num_rounds for run in runs])
-  rows = Rows(runs, by_unit, local_ids)
+  rows = Rows(runs, by_unit, local_ids, only_people)
   threads = machine.cores()
   total = nothing = device_tallies.Tally((participation_counts.DeviceCounts(),) * len(runs))
   parts: collections.deque[futures.Future[device_tallies.Tally]] = collections.deque()
@@ -99,13 +104,18 @@ def _counted(
 class Rows:
   """The rows of runs, with rounds numbered across them; by unit, a row for each owner.
 
-  Local ids have the number of their run before them.
+  Local ids have the number of their run before them. Rows of canaries may be left out.
   """
 
   def __init__(
-    self, runs: Sequence[opened_runs.RecordedRun], by_unit: bool = False, local_ids: bool = False
+    self,
+    runs: Sequence[opened_runs.RecordedRun],
+    by_unit: bool = False,
+    local_ids: bool = False,
+    only_people: bool = False,
   ):
     self._runs, self._by_unit, self._local_ids = runs, by_unit, local_ids
+    self._canaries = [run.canary_ids if only_people else None for run in runs]
     self._spellings = id_spellings.Spellings()
 
   def parts(self, progress: Callable[[str], None] = lambda text: None) -> Iterator[list[pa.Table]]:
@@ -115,7 +125,11 @@ class Rows:
   def _tables(self, progress: Callable[[str], None]) -> Iterator[pa.Table]:
     first = num_rows = 0
     for place, run in enumerate(self._runs, 1):
+      canaries = self._canaries[place - 1]
       for table in run.log.tables():
+        num_rows += table.num_rows
+        if canaries is not None:
+          table = table.filter(pc.invert(pc.is_in(table.column('device_id'), value_set=canaries)))
         rows = run.by_unit(table) if self._by_unit else table
         if self._local_ids:
           names = pc.binary_join_element_wise(
@@ -123,7 +137,6 @@ class Rows:
           )
           rows = rows.set_column(rows.column_names.index('device_id'), 'device_id', names)
         yield rows.set_column(0, 'round', pc.add(rows.column('round'), first)) if first else rows
-        num_rows += table.num_rows
         progress(f'{num_rows:,} rows read')
       first += run.log.num_rounds
 

@@ -95,6 +95,7 @@ class Tally:
     id_bytes: length of the shortest and of the longest id; None without text.
     repeated: the first device, in the order of ids, that is in several logs; None without any.
     devices: tally of devices, where this one is of the units that own them; None where it is not.
+    people: tally without the canaries of the runs; None where there are none.
   """
 
   logs: tuple[participation_counts.DeviceCounts, ...]
@@ -110,6 +111,7 @@ class Tally:
   id_bytes: tuple[int, int] | None = None
   repeated: str | int | None = None
   devices: 'Tally | None' = None
+  people: 'Tally | None' = None
 
   @classmethod
   def of_rows(

@@ -128,7 +128,7 @@ class Violations:
   ) -> 'Violations':
     """Returns the consequences of a tally with violators."""
     firsts = [0, *itertools.accumulate(run.num_rounds for run in runs)]
-    places = []
+    people, places = tally.people or tally, []
     for number in tally.wrong_rounds.values[:_LISTED].tolist():
       run = bisect.bisect_right(firsts, number)
       shown = number - firsts[run - 1] + runs[run - 1].layout.first_round
@@ -141,7 +141,7 @@ class Violations:
       num_rounds=tally.wrong_rounds.values.size,
       first_rounds=tuple(places),
       largest=loss,
-      num_complied=tally.num_devices - tally.violators,
+      num_complied=people.num_devices - people.violators,
       complied=run_claim.compose(*every, terms, disjoint=disjoint),
     )
 

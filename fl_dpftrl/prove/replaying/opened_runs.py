@@ -91,6 +91,12 @@ class RecordedRun:
       return 'device'
     return self.claim.answers.unit if self.by_unit_declared else per_units.PerUnit.name
 
+  @property
+  def canary_ids(self) -> pa.Array | None:
+    """Ids of the run's canaries, of the type of its log; None for a run without."""
+    canaries, identity = self.claim.canaries, self.log.metadata.get(keys.RUN_KEY)
+    return canaries and identity and canaries.ids(identity, self.log.id_type) or None
+
   def check_public(self) -> None:
     """Raises ValueError where no figure of the log may be published."""
     for participation in filter(None, (self.recorded, self.claim.participation)):

@@ -77,6 +77,7 @@ def replay(
   tally = runs[0].tally if len(runs) == 1 else None
   if tally is None:
     tally = counting.count(runs, num_exposed=group_size, local_ids=local_ids, progress=progress)
+  people = tally.people or tally
   if disjoint and tally.repeated is not None:
     raise refusals.LogError(
       f'disjoint: at least one {runs[0].unit} is in the logs of several runs, whose losses add up;'
@@ -87,7 +88,7 @@ def replay(
       f'group_size={group_size} needs the losses of as many devices, which counts do not hold;'
       ' replay the log'
     )
-  counts = zip(runs, tally.logs, (tally.devices or tally).logs)
+  counts = zip(runs, tally.logs, (tally.devices or people).logs)
   facts = tuple(_facts(run, happened, devices) for run, happened, devices in counts)
   observed = None
   if tally.num_devices:
@@ -106,7 +107,7 @@ def replay(
   per_device = violations = None
   if observed:
     parts.append(statement_parts.Part(name='observed', guarantee=observed))
-    per_device = observed_losses.PerDevice.of(tally, spend)
+    per_device = observed_losses.PerDevice.of(people, spend) if people.num_devices else None
   if tally.violators:
     violations = observed_losses.Violations.of(tally, facts, spend, disjoint)
   warnings, void_reasons = list(population.warnings) if population else [], []
@@ -117,10 +118,10 @@ def replay(
     reasons = [run.claim.void_reason, *against_log(run)]
     if text := '; '.join(reason for reason in reasons if reason):
       void_reasons.append(f'{name}{text}')
-  warnings += id_spellings.warnings(tally.mergeable, tally.num_devices, runs[0].unit)
+  warnings += id_spellings.warnings(people.mergeable, people.num_devices, runs[0].unit)
   return statements.Statement(
     runs=facts,
-    tally=tally,
+    tally=people,
     parts=(*parts, planned) if planned else tuple(parts),
     violations=violations,
     per_device=per_device,
@@ -229,6 +230,8 @@ def _facts(
     for each in (counts, device_counts)
   )
   table, units = run.units, None
+  if table is None:  # The closest pair may be of a canary, to whom the schema applies too.
+    devices = dataclasses.replace(devices, witness=happened.witness)
   if table is not None:
     units = run_facts.UnitFacts(
       name=run.unit,

@@ -121,6 +121,7 @@ class RunFacts:
       'private_metrics': claim.private_metrics and dict(claim.private_metrics.bounds),
       'arithmetic': claim.arithmetic.kind if has_arithmetic else None,
       'num_coordinates': claim.arithmetic.num_coordinates,
+      'canaries': claim.canaries and claim.canaries.number,
       'schema_in_log': self.schema_in_log or None,
       'not_private_metrics': list(claim.not_private_metrics) or None,
       'trusted_operations': list(claim.trusted_operations) or None,

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from fl_dpftrl.prove.auditing import run_audit
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
@@ -15,6 +17,7 @@ class Setting:
     zeroing_norm: L∞ norm above which an update is dropped.
     max_epsilon: ε that is claimed at most.
     burnt_rounds: rounds whose row of noise was used up without a release.
+    canaries: audit of the run by its canaries.
   """
 
   run: str = ''
@@ -29,6 +32,7 @@ class Setting:
   rejected_count: int | None = None
   max_epsilon: float | None = None
   burnt_rounds: tuple[int, ...] | None = None
+  canaries: run_audit.RunAudit | None = None
 
   def publishable(self) -> 'Setting':
     """Returns what may be published: nothing counted, named or located.
