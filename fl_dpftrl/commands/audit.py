@@ -1,4 +1,4 @@
-"""The `audit` command: tests what a mechanism, or a run with canaries, releases against its claim."""
+"""The `audit` command: tests what a mechanism or a run releases against its claim."""
 
 import argparse
 import os
@@ -44,10 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Result:
   """Runs the audit of the flags, or of a run."""
   for name in ('strategy', 'noise_multiplier', 'num_rounds'):
-    is_given = getattr(args, name) is not None
-    if args.run and is_given:
+    if args.run and getattr(args, name) is not None:
       raise ValueError(f'--{name} does not go with {args.run}: the folder of a run states it')
-    if not (args.run or is_given):
+    if not args.run and getattr(args, name) is None:
       raise ValueError(f'--{name} is needed, or the folder of a run with canaries')
   if args.run:
     return run_audit.audit_run(args.run, delta=args.delta)

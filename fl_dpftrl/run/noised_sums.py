@@ -9,7 +9,6 @@ from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.prove.auditing import canary_records
 from fl_dpftrl.run import noise_rows, release, released, structures, sums
 
-
 _AT_ONCE = 1 << 22  # coordinates of canaries that are made together
 
 

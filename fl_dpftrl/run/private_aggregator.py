@@ -165,16 +165,13 @@ class PrivateAggregator(live_run.LiveRun):
       path = self.folder / released.NAME
       table = released.ReleasedTable(path, coordinates, self.guard.log.run, self.next_round)
       undo.callback(table.close)
-      records = canaries and canary_records.CanaryRecords(
-        self.folder, canaries, self.guard.log.run, self.template.size, self.next_round
-      )
+      records = None
+      if canaries is not None:
+        records = canary_records.CanaryRecords(
+          self.folder, canaries, self.guard.log.run, self.template.size, self.next_round
+        )
       self._noised = noised_sums.NoisedSums(
-        self.template,
-        coordinates,
-        rows,
-        table,
-        zeroing_norm=self.zeroing_norm,
-        records=records,
+        self.template, coordinates, rows, table, zeroing_norm=self.zeroing_norm, records=records
       )
       rows.prepare()
       undo.pop_all()

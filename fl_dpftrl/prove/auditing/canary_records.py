@@ -61,7 +61,10 @@ class CanaryRecords:
       durable.sync_names(self._folder)
     try:
       facts = durable.read(path)
-      self._seed, self._num_coordinates = bytes.fromhex(facts['seed']), int(facts['num_coordinates'])
+      self._seed, self._num_coordinates = (
+        bytes.fromhex(facts['seed']),
+        int(facts['num_coordinates']),
+      )
     except (ValueError, KeyError, OSError) as error:
       raise mark.LostStateError(f'{path} is gone or damaged, and tells the coins') from error
     if facts['run'] != run or num_coordinates not in (None, self._num_coordinates):
@@ -88,7 +91,9 @@ class CanaryRecords:
     """Returns the directions of some canaries, float32, shape [numbers, coordinates], of norm 1."""
     rows = np.ones((len(numbers), 1), np.float32)
     for bit in range(self.size.bit_length() - 1):
-      rows = np.hstack([rows, rows * (1.0 - 2.0 * (numbers >> bit & 1))[:, None].astype(np.float32)])
+      rows = np.hstack(
+        [rows, rows * (1.0 - 2.0 * (numbers >> bit & 1))[:, None].astype(np.float32)]
+      )
     updates = np.zeros((len(numbers), self._num_coordinates), np.float32)
     updates[:, self._places] = rows * (self._signs / np.sqrt(self.size)).astype(np.float32)
     return updates

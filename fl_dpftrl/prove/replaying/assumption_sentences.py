@@ -115,6 +115,12 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
     sentence = f'every {statement.unit} is in one of the runs only, as whoever replays said: {seen}'
     result.append((LOG, sentence))
   for suffix, run in _named(runs):
+    if run.claim.canaries is not None:
+      sentence = (
+        f'the {run.claim.canaries.number:,} canaries{suffix} are no devices: the schema was checked'
+        ' for them too, and numbers of devices leave them out, by ids that follow from the claim'
+      )
+      result.append((LOG, sentence))
     is_of_population = planned is not None and _is_population(planned)
     result += [(SERVER, sentence) for sentence in _of_run(run, suffix, is_of_population)]
   return result

@@ -95,7 +95,7 @@ class RecordedRun:
   def canary_ids(self) -> pa.Array | None:
     """Ids of the run's canaries, of the type of its log; None for a run without."""
     canaries, identity = self.claim.canaries, self.log.metadata.get(keys.RUN_KEY)
-    return canaries and identity and canaries.ids(identity, self.log.id_type) or None
+    return canaries.ids(identity, self.log.id_type) if canaries and identity else None
 
   def check_public(self) -> None:
     """Raises ValueError where no figure of the log may be published."""

@@ -1,0 +1,141 @@
+"""Audits of runs by canaries: right runs pass, and each fault is found or shown."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.prove.auditing import canary_records
+from tests import made
+from tests.commands import lines
+from tests.prove.auditing import canary_runs
+from tests.prove.auditing.canary_runs import DELTA, FAULTS, ROUNDS, SIZE
+
+
+def audited(folder, fault, **options):
+  """Returns the audit of a run with a fault."""
+  change, norm = FAULTS[fault]
+  with change():
+    return canary_runs.audited(folder, norm, **options)
+
+
+def test_a_right_run_passes_and_what_failed_is_left_out(tmp_path):
+  audit = canary_runs.audited(tmp_path / 'run', skipped=(3, 8))
+  assert audit.passed and not audit.failed
+  assert (audit.num_rounds, audit.num_released) == (ROUNDS, ROUNDS - 2)
+  assert audit.num_canaries == SIZE and audit.num_guesses == SIZE // 10
+  assert (
+    0.0 <= audit.sure_mu <= audit.lower_mu < audit.guarantee.mu == pytest.approx(0.9157, abs=1e-4)
+  )
+  assert 0.95 < audit.noise_limit < 1.1 and audit.energy > 1e-3
+  assert abs(audit.signal - 1.0) < 5.0 * audit.signal_error
+
+
+def test_energy_is_that_of_the_whitened_releases(tmp_path):
+  """Without updates the sum of squares is chi-squared, by direct solution of the whole system."""
+  canary_runs.run(tmp_path / 'run', dpftrl.Canaries(1), skipped=(2, 3, 12))
+  rounds = canary_records.released_rounds(tmp_path / 'run')
+  assert rounds == [t for t in range(ROUNDS) if t not in (2, 3, 12)]
+  opened = dpftrl.open_run(tmp_path / 'run')
+  identity = opened.log.metadata['fl_dpftrl.run']
+  records = canary_records.CanaryRecords(tmp_path / 'run', opened.claim.canaries, identity)
+  released = records.releases(rounds, slice(None))
+  noising = made.BLT.noising_matrix(ROUNDS)[rounds]
+  energy = np.einsum('tj,tj->', released, np.linalg.solve(noising @ noising.T, released))
+  limit = dpftrl.audit_run(tmp_path / 'run', delta=DELTA).noise_limit
+  degrees = len(rounds) * SIZE
+  assert limit**2 * scipy.stats.chi2.ppf(0.05, degrees) == pytest.approx(energy, rel=1e-5)
+  with_zeros = np.zeros((ROUNDS, SIZE))
+  with_zeros[rounds] = released
+  wrong = np.square(made.BLT.strategy_matrix(ROUNDS) @ with_zeros).sum()
+  assert abs(wrong / (ROUNDS * SIZE) - 1.0) > 0.05 > abs(energy / degrees - 1.0)
+
+
+@made.cases(
+  'fault, failed, hints',
+  ('noise 10 % too small', {'energy'}, 0),
+  ('noise 20 % too small', {'energy'}, 0),
+  ('clip not applied', set(), 2),
+  ('a row used twice', set(), 1),
+  ('independent noise', set(), 1),
+)
+def test_faults_are_found_or_shown(fault, failed, hints, tmp_path):
+  audit = audited(tmp_path / 'run', fault)
+  assert {check.name for check in audit.failed} == failed
+  assert len(audit.hints) >= hints
+  assert (audit.lower_mu > audit.guarantee.mu) == (fault == 'clip not applied')
+  if fault == 'clip not applied':
+    assert audit.signal > 3.0 and 'clip norm' in audit.hints[1]
+    assert 'with more canaries' in audit.hints[0]
+  elif hints:
+    assert 'audit --strategy' in audit.hints[-1]
+
+
+@pytest.mark.slow
+def test_runs_without_clipping_fail_by_guesses_of_more_canaries(tmp_path):
+  with canary_runs.no_clipping():
+    template = np.zeros(4096, np.float32)
+    with dpftrl.PrivateAggregator(
+      made.BLT,
+      **canary_runs.PLAIN | {'template': template, 'folder': tmp_path / 'run'},
+      participation=canary_runs.SCHEMA,
+      canaries=dpftrl.Canaries(4096, norm=10.0),
+    ) as aggregator:
+      for t in range(ROUNDS):
+        made.release(aggregator, [f'{t}-{i}' for i in range(4)], template)
+  audit = dpftrl.audit_run(tmp_path / 'run', delta=DELTA)
+  assert audit.sure_mu > audit.guarantee.mu
+  assert [check.name for check in audit.failed] == ['guesses']
+
+
+@pytest.mark.slow
+def test_40_right_runs_are_below_their_claim(tmp_path):
+  audits = [canary_runs.audited(tmp_path / f'{i}') for i in range(40)]
+  assert all(audit.passed for audit in audits)
+  assert sum(audit.lower_mu > audit.guarantee.mu for audit in audits) == 0
+  assert 0.3 < np.mean([audit.lower_mu for audit in audits]) < 0.6
+
+
+def test_adaptive_clipping_and_metrics_leave_the_scale_of_the_noise(tmp_path):
+  """Counts and metrics raise the noise of the updates, which the audit must know."""
+  clip_norm = dpftrl.AdaptiveClipping(initial=0.5, clipped_count_stddev=3.0)
+  options = dict(clip_norm=clip_norm, metrics={'loss': 2.0}, metrics_stddev=4.0)
+  audit = canary_runs.audited(tmp_path / 'run', report_goal=4, **options)
+  assert audit.passed and 0.97 < audit.noise_limit < 1.08
+
+
+@made.cases('ids_are_text', True, False)
+def test_the_command_prints_and_exits_by_what_it_found(ids_are_text, tmp_path):
+  folder = tmp_path / 'run'
+  with canary_runs.smaller_noise(0.7 if ids_are_text else 1.0):
+    canary_runs.run(folder, dpftrl.Canaries(SIZE))
+  done = lines.run(['audit', str(folder), '--delta=1e-6', '--json'])
+  result = json.loads(done.stdout)
+  assert (done.returncode, result['passed']) == ((4, False) if ids_are_text else (0, True))
+  assert {'stated_epsilon', 'lower_epsilon', 'noise_limit', 'signal', 'variance'} <= result.keys()
+  text = lines.run(['audit', str(folder), '--delta=1e-6'])
+  assert 'lower_epsilon' in text.stdout and text.returncode == done.returncode
+  assert ('failed checks: energy' in text.stderr) == ids_are_text
+
+
+def test_other_folders_are_refused(tmp_path):
+  with made.aggregator(tmp_path / 'plain') as run:
+    made.release(run, ['a', 'b'])
+  with pytest.raises(ValueError, match='without canaries'):
+    dpftrl.audit_run(tmp_path / 'plain', delta=DELTA)
+  made.aggregator(tmp_path / 'new', canaries=dpftrl.Canaries(2)).close()
+  with pytest.raises(ValueError, match='has no round yet'):
+    dpftrl.audit_run(tmp_path / 'new', delta=DELTA)
+
+
+def test_the_report_has_one_box_and_a_public_one_none(tmp_path):
+  from fl_dpftrl.prove.reports import privacy, settings
+
+  audit = audited(tmp_path / 'run', 'noise 20 % too small')
+  statement = dpftrl.replay(tmp_path / 'run', delta=DELTA)
+  setting = settings.Setting(canaries=audit)
+  page = privacy.report(statement, setting)
+  assert page.count('What canaries show') == 1 and 'less noise than claimed' in page
+  assert 'What canaries show' not in privacy.report(statement.publishable(), setting)

@@ -1,0 +1,251 @@
+"""Canaries take part beside the devices of a run, and change nothing for these."""
+
+import dataclasses
+import json
+import stat
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.prove.auditing import canary_records
+from fl_dpftrl.support.files import mark
+from tests import made
+
+SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=2, max_participations=3)
+PLAIN = dict(participation=SCHEMA, delta=1e-6, template=np.zeros(9, np.float32))
+ONES = np.full(9, 0.1, np.float32)
+
+
+def opened(folder, number=8, norm=1.0, **options):
+  return made.aggregator(folder, **PLAIN | dict(canaries=dpftrl.Canaries(number, norm)) | options)
+
+
+def records_of(folder):
+  run = dpftrl.open_run(folder)
+  return canary_records.CanaryRecords(folder, run.claim.canaries, run.log.metadata['fl_dpftrl.run'])
+
+
+def test_directions_are_orthonormal_and_coins_and_files_secret(tmp_path):
+  opened(tmp_path / 'run').close()
+  run = opened(tmp_path / 'run')
+  updates = run._noised._records.updates(np.arange(8))
+  np.testing.assert_allclose(updates @ updates.T, np.eye(8), atol=1e-6)
+  assert updates.shape == (8, 9) and (updates == 0.0).all(axis=0).sum() == 1
+  folder = tmp_path / 'run' / 'canaries'
+  assert stat.S_IMODE((folder / 'secret.json').stat().st_mode) == 0o600
+  assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+  made.release(run, ['a', 'b'], ONES)
+  assert stat.S_IMODE((folder / 'release-000000000.npy').stat().st_mode) == 0o600
+  run.close()
+  texts = [p.read_text() for p in (tmp_path / 'run').glob('*.json')]
+  assert not any(json.loads((folder / 'secret.json').read_text())['seed'] in text for text in texts)
+
+
+def test_coins_are_fair_and_differ_from_run_to_run(tmp_path):
+  template = np.zeros(4096, np.float32)
+  coins = []
+  for i in range(3):
+    with opened(tmp_path / str(i), 4096, template=template) as run:
+      coins.append(run._noised._records.coins)
+  assert all(abs(c.mean() - 0.5) < 5 * 0.5 / 64 for c in coins)
+  assert abs((coins[0] == coins[1]).mean() - 0.5) < 5 * 0.5 / 64
+  assert abs((coins[1] == coins[2]).mean() - 0.5) < 5 * 0.5 / 64
+
+
+@made.cases('norm', 0.5, 1.0, 1000.0)
+def test_means_differ_by_the_updates_of_coins_and_by_nothing_else(norm, tmp_path):
+  """The same seed of noise, with canaries and without: people's releases, charges and meters."""
+  rounds, statuses, figures, claims = [], [], [], []
+  for name in ('with', 'without'):
+    canaries = dpftrl.Canaries(8, norm) if name == 'with' else None
+    with made.aggregator(tmp_path / name, **PLAIN, canaries=canaries, noise_seed=3) as run:
+      cohorts = [['a', 'b'], ['c', 'd'], ['a', 'b'], ['c', 'd']]
+      rounds.append([made.release(run, cohort, ONES).mean for cohort in cohorts])
+      statuses.append(dataclasses.replace(run.status(), disk_left_bytes=0))
+      claims.append(run.claim.guarantee(run.claim.participation, 1e-6))
+      figures.append((run.max_rounds, run.claim.arithmetic))
+      if name == 'with':
+        records = run._noised._records
+        taken = [run.claim.canaries.numbers(t, SCHEMA) for t in range(4)]
+  assert statuses[0] == statuses[1] and claims[0] == claims[1] and figures[0] == figures[1]
+  for t, (one, other) in enumerate(zip(*rounds)):
+    sending = taken[t][records.coins[taken[t]]]
+    expected = min(norm, 1.0) * records.updates(sending).sum(axis=0) / 2
+    np.testing.assert_allclose(one - other, expected, atol=1e-5)
+  counts = [dpftrl.replay(tmp_path / name, delta=1e-6) for name in ('with', 'without')]
+  for name in ('num_devices', 'num_participations', 'cohort_sizes', 'participations', 'observed'):
+    assert counts[0].to_json()[name] == counts[1].to_json()[name], name
+  assert counts[0].per_device == counts[1].per_device and counts[0].ids == counts[1].ids
+  assert counts[0].to_json()['canaries'] == 8 and 'canaries' not in counts[1].to_json()
+
+
+def test_canaries_are_charged_and_the_check_of_the_schema_has_them(tmp_path):
+  with opened(tmp_path / 'run') as run:
+    for t in range(12):
+      made.release(run, [f'{t}-0', f'{t}-1'], ONES)
+    log = run.guard.log
+    ids = run.claim.canaries.ids(log.run, log.column(0).type).to_pylist()
+    rounds = {i: [t for t in range(12) if i in log.column(t).to_pylist()] for i in ids}
+  assert all(len(r) == 3 and SCHEMA.allows(np.array(r)) for r in rounds.values())
+  statement = dpftrl.replay(tmp_path / 'run', delta=1e-6)
+  assert statement.max_participations == 3 and statement.min_sep == 4  # Those of canaries.
+  assert statement.num_devices == 24 and statement.counts[0].max_participations == 1
+  assert statement.closest.device_id in ids
+  assert statement.declared.holds
+  # Canaries that broke a schema would be seen, although no person did.
+  strict = dpftrl.open_run(
+    tmp_path / 'run' / 'participation.parquet',
+    made.BLT,
+    declared_num_rounds=12,
+    declared_min_sep=12,
+  )
+  broken = dpftrl.replay(strict, delta=1e-6)
+  assert not broken.declared.holds and broken.violations.num_complied == 24
+
+
+def test_canaries_stand_for_nobody(tmp_path):
+  with opened(tmp_path / 'run', report_goal=3) as run:
+    assert run.admissible(['a', 'b', 'c', 'd'], at_most=3).tolist() == ['a', 'b', 'c']
+    with pytest.raises(ValueError, match='3 updates need as many devices, got 2'):
+      with run.round(['a', 'b']):
+        pass
+    with (
+      pytest.raises(ValueError, match='has 2 updates and needs 3'),
+      run.round([*'abc']) as round_,
+    ):
+      round_.add(ONES)
+      round_.add(ONES)
+    assert round_.num_updates == 2
+    with run.round(list('def')) as round_:
+      assert round_.device_ids.tolist() == ['d', 'e', 'f']
+      for _ in range(3):
+        round_.add(ONES)
+      with pytest.raises(ValueError, match='has 3 devices'):
+        round_.add(ONES)
+    assert (round_.num_updates, round_.clipped_count) == (3, 0)
+  assert canary_records.released_rounds(tmp_path / 'run') == [1]
+
+
+def test_counts_of_adaptive_clipping_and_metrics_are_of_devices_only(tmp_path):
+  clip_norm = dpftrl.AdaptiveClipping(initial=1.0)
+  measured = []
+  for name, canaries in (('with', dpftrl.Canaries(8, norm=1000.0)), ('without', None)):
+    options = dict(clip_norm=clip_norm, metrics={'loss': 1.0}, noise_seed=4)
+    with made.aggregator(tmp_path / name, **PLAIN | options, canaries=canaries) as run:
+      measured.append([made.release(run, cohort, ONES).metrics for cohort in ('ab', 'cd')])
+  assert measured[0] == measured[1]
+
+
+@made.cases('device', 'a', 7)
+def test_no_device_passes_for_a_canary(device, tmp_path):
+  with opened(tmp_path / 'run') as run:
+    others = ['b', 'c'] if device == 'a' else [8, 9]
+    name = run.claim.canaries.ids(run.guard.log.run, pa.array(others).type)[5].as_py()
+    assert run.admissible([device, name, *others]).tolist() == [device, *others]
+    turned_away = run.guard.check([device, name]).turned_away
+    assert [each.reason for each in turned_away] == ['canary']
+    assert 'has the name of a canary' in turned_away[0].sentence
+    with (
+      pytest.raises(ValueError, match='1 may not take part in round 0'),
+      run.round([name, device]),
+    ):
+      pass
+    made.release(run, [device, others[0]], ONES)
+  assert dpftrl.replay(tmp_path / 'run', delta=1e-6).num_devices == 2
+
+
+def test_another_run_has_other_canaries(tmp_path):
+  """Two runs of one population: no canary of the one is a device of the other."""
+  for name in ('one', 'other'):
+    with opened(tmp_path / name) as run:
+      made.release(run, ['a', 'b'], ONES)
+  both = dpftrl.replay([tmp_path / 'one', tmp_path / 'other'], delta=1e-6)
+  assert both.num_devices == 2 and both.most_over_runs == 2
+
+
+def test_a_run_goes_on_with_its_coins_and_says_what_is_lost(tmp_path):
+  folder = tmp_path / 'run'
+  with opened(folder) as run:
+    coins = run._noised._records.coins.copy()
+    made.release(run, ['a', 'b'], ONES)
+  with opened(folder) as run:
+    assert (run._noised._records.coins == coins).all()
+    made.release(run, ['c', 'd'], ONES)
+  assert canary_records.released_rounds(folder) == [0, 1]
+  with pytest.raises(ValueError, match='canaries'):
+    opened(folder, 7)
+  with pytest.raises(ValueError, match='is of another run: canaries'):
+    opened(folder, canaries=None)
+  secret = folder / 'canaries' / 'secret.json'
+  content = secret.read_text()
+  secret.write_text(content.replace('seed', 'deed'))
+  with pytest.raises(mark.LostStateError, match='tells the coins'):
+    opened(folder)
+  secret.unlink()
+  with pytest.raises(mark.LostStateError, match='tells the coins'):
+    opened(folder)
+  with pytest.raises(mark.LostStateError, match='tells the coins'):
+    dpftrl.audit_run(folder, delta=1e-6)
+  secret.write_text(content)
+  opened(folder).close()
+  with opened(tmp_path / 'other'):
+    pass
+  secret.write_text((tmp_path / 'other' / 'canaries' / 'secret.json').read_text())
+  with pytest.raises(ValueError, match='is of another run'):
+    opened(folder)
+
+
+def test_what_cannot_be_stored_is_not_released(tmp_path, monkeypatch):
+  with opened(tmp_path / 'run') as run:
+    with monkeypatch.context() as patch:
+
+      def full(*arguments):
+        raise OSError('the disk is full')
+
+      patch.setattr(canary_records.CanaryRecords, 'put', full)
+      with pytest.raises(OSError, match='disk is full'):
+        made.release(run, ['a', 'b'], ONES)
+    made.release(run, ['c', 'd'], ONES)
+  assert canary_records.released_rounds(tmp_path / 'run') == [1]
+  audit = dpftrl.audit_run(tmp_path / 'run', delta=1e-6)
+  assert (audit.num_rounds, audit.num_released) == (2, 1)
+
+
+@made.cases(
+  'options, words',
+  ({'noise_multiplier': 0.0}, 'canaries need noise'),
+  ({'canaries': dpftrl.Canaries(9)}, 'canaries=9 must be at most 8, the largest power of 2'),
+  (
+    {'participation': dpftrl.LossBudget(min_sep=2, max_participations=3)},
+    'canaries need noise, and a MinSep',
+  ),
+)
+def test_runs_that_cannot_charge_canaries_are_refused(options, words, tmp_path):
+  with pytest.raises(ValueError, match=words):
+    opened(tmp_path / 'run', **options)
+
+
+@made.cases('number, norm', (0, 1.0), (1.5, 1.0), (4, 0.0), (4, float('nan')))
+def test_bad_canaries_are_refused(number, norm):
+  with pytest.raises(ValueError, match='canaries'):
+    dpftrl.Canaries(number, norm)
+
+
+@made.cases(
+  'schema, period',
+  (None, 1),
+  (dpftrl.MinSep(14, 1, 1), 14),
+  (dpftrl.MinSep(14, 14, 1), 14),
+  (dpftrl.MinSep(2052, 342, 6), 342),
+  (dpftrl.MinSep(100, 1), 1),
+  (dpftrl.MinSep(100, 30, 4), 30),
+  (dpftrl.MinSep(None, 5, 3), 5),
+)
+def test_turns_are_spread_over_the_rounds(schema, period):
+  canaries = dpftrl.Canaries(1000)
+  assert canaries.period(schema) == period
+  assert sorted(np.concatenate([canaries.numbers(t, schema) for t in range(period)])) == list(
+    range(1000)
+  )
