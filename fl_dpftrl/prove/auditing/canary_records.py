@@ -11,11 +11,11 @@ import hashlib
 import io
 import pathlib
 import re
-import secrets
 
 import numpy as np
 
 from fl_dpftrl.claims.canaries import Canaries
+from fl_dpftrl.noise import normals
 from fl_dpftrl.support.files import durable, mark
 
 NAME = 'canaries'
@@ -56,7 +56,7 @@ class CanaryRecords:
     self._folder, path = folder / NAME, folder / NAME / _SECRET
     if not path.exists() and not num_rounds and num_coordinates is not None:
       self._folder.mkdir(mode=0o700, exist_ok=True)
-      seed = secrets.token_hex(32)
+      seed = normals.system_seed().hex()
       durable.write(path, {'seed': seed, 'run': run, 'num_coordinates': num_coordinates})
       durable.sync_names(self._folder)
     try:

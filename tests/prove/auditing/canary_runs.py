@@ -2,11 +2,13 @@
 
 import contextlib
 import warnings
+from unittest import mock
 
 import numpy as np
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms import lattice
+from fl_dpftrl.noise import normals
 from fl_dpftrl.run import noise_rows, sums
 from tests import made
 
@@ -15,11 +17,15 @@ SCHEMA = dpftrl.MinSep(num_rounds=ROUNDS, min_sep=1, max_participations=1)
 PLAIN = dict(noise_multiplier=1.43, clip_norm=0.5, report_goal=GOAL, delta=DELTA)
 
 
-def run(folder, canaries, skipped=(), **options):
-  """Runs all rounds with devices that follow the model; those in `skipped` fail."""
+def run(folder, canaries, skipped=(), seed=0, **options):
+  """Runs all rounds with devices that follow the model; those in `skipped` fail.
+
+  The seed is that of the secret noise and coins.
+  """
   model, target = np.zeros(SIZE, np.float32), np.ones(SIZE, np.float32) / 30
   arguments = dict(PLAIN, template=model, participation=SCHEMA, canaries=canaries) | options
-  with dpftrl.PrivateAggregator(made.BLT, folder=folder, **arguments) as aggregator:
+  secret = mock.patch.object(normals, 'system_seed', lambda: seed.to_bytes(32, 'big'))
+  with secret, dpftrl.PrivateAggregator(made.BLT, folder=folder, **arguments) as aggregator:
     for t in range(aggregator.next_round, aggregator.max_rounds):
       with contextlib.suppress(ValueError), aggregator.round(np.arange(GOAL) + GOAL * t) as round_:
         for _ in range(0 if t in skipped else GOAL):
