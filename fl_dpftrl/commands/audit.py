@@ -1,7 +1,6 @@
 """The `audit` command: tests what a mechanism or a run releases against its claim."""
 
 import argparse
-import os
 
 from fl_dpftrl.commands import flags
 from fl_dpftrl.mechanisms.files import files
@@ -13,7 +12,7 @@ HELP = 'tests the noise and clipping of a mechanism, or a run by its canaries'
 
 EXAMPLE = (
   'fl-dpftrl audit --strategy=blt-b400 --noise_multiplier=2 --delta=1e-6'
-  ' --num_rounds=32 --min_sep=8 --executor=engine --seed=1'
+  ' --num_rounds=32 --min_sep=8 --seed=1'
 )
 
 
@@ -30,13 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add('--clip_norm', type=float, default=1.0, help='claimed clip norm (default: 1)')
   flags.add_schema(parser, required=False)
-  add(
-    '--executor',
-    choices=auditing.EXECUTORS,
-    default=auditing.EXECUTORS[0],
-    help="aggregator: this package's aggregator in process (default); engine: noise rows in"
-    ' NumPy, without clipping',
-  )
   add('--num_draws', type=int, default=50_000, help='noise samples per round (default: 50000)')
   add('--seed', type=int, help='number that makes the audit repeatable; default: fresh randomness')
 
@@ -50,9 +42,6 @@ def run(args: argparse.Namespace) -> Result:
       raise ValueError(f'--{name} is needed, or the folder of a run with canaries')
   if args.run:
     return run_audit.audit_run(args.run, delta=args.delta)
-  # Before TensorFlow is loaded: it logs its start, and clients run in parallel without oneDNN.
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
   return auditing.audit(
     files.load_strategy(args.strategy),
     flags.schema(args),
@@ -61,7 +50,6 @@ def run(args: argparse.Namespace) -> Result:
     delta=args.delta,
     num_draws=args.num_draws,
     seed=args.seed,
-    executor=args.executor,
   )
 
 

@@ -1,12 +1,14 @@
 """A `PrivateAggregator` as an audit runs it: anew for each run, from the outside."""
 
 import functools
+import importlib
 import tempfile
 import warnings
 from typing import Any
 
 import numpy as np
 
+from fl_dpftrl.mechanisms import base
 from fl_dpftrl.prove.auditing import subjects
 
 
@@ -17,21 +19,22 @@ class Audited:
   fewer updates than the report goal.
   """
 
-  clips = True
-
-  def __init__(self, aggregator: Any, *, num_coordinates: int, seed: int | None):
-    self.description = f'{type(aggregator).__name__} with {aggregator.strategy.family}'
+  def __init__(
+    self,
+    strategy: base.Strategy,
+    *,
+    num_coordinates: int,
+    seed: int | None,
+    report_goal: int = 7,  # Not a number of devices of any probe.
+    kind: Any = None,
+    **options: Any,
+  ):
+    """Makes a subject of a kind of aggregator, ours if None, and its options."""
+    kind = kind or importlib.import_module('fl_dpftrl.run.private_aggregator').PrivateAggregator
+    self.description = f'{kind.__name__} with {strategy.family}'
     self.sizes = subjects.tensor_sizes(num_coordinates)
-    self._report_goal, self._seed, self._runs = aggregator.report_goal, seed, 0
-    kind: Any = type(aggregator)
-    self._make = functools.partial(
-      kind,
-      aggregator.strategy,
-      noise_multiplier=aggregator.noise_multiplier,
-      clip_norm=aggregator.clip_norm,
-      report_goal=aggregator.report_goal,
-      zeroing_norm=aggregator.zeroing_norm,
-    )
+    self._report_goal, self._seed, self._runs = report_goal, seed, 0
+    self._make = functools.partial(kind, strategy, report_goal=report_goal, **options)
 
   def run(self, cohorts: subjects.Cohorts, num_rounds: int) -> np.ndarray:
     self._runs += 1

@@ -273,7 +273,16 @@ class PrivateAggregator(live_run.LiveRun):
 
   def subject(self, *, num_coordinates: int, seed: int | None = None) -> audited.Audited:
     """Returns what `dpftrl.audit` runs in place of this aggregator, in folders of its own."""
-    return audited.Audited(self, num_coordinates=num_coordinates, seed=seed)
+    return audited.Audited(
+      self.strategy,
+      num_coordinates=num_coordinates,
+      seed=seed,
+      report_goal=self.report_goal,
+      kind=type(self),
+      noise_multiplier=self.noise_multiplier,
+      clip_norm=self.clip_norm,
+      zeroing_norm=self.zeroing_norm,
+    )
 
   def _close_files(self) -> None:
     self._noised.close()

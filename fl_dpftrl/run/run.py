@@ -52,6 +52,8 @@ class Run(live_run.LiveRun):
     Args:
       observers: see rounds; `dpftrl.observers` has some. Their errors are warnings.
     """
+    if claim.canaries is not None:  # Nobody would add their updates.
+      raise ValueError('claim: canaries are for a PrivateAggregator, which adds their updates')
     watching = observer.Observers(observers, paths.local(folder), warns=True)
     super().__init__(
       folder,

@@ -1,7 +1,6 @@
 """TFF aggregation processes as subjects of an audit, run in this process."""
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_inprocess
-from fl_dpftrl.mechanisms import base as strategies
 from fl_dpftrl.prove.auditing import subjects
-from fl_dpftrl.tff import aggregators
 
 _Factory = tff.aggregators.UnweightedAggregationFactory
 
@@ -26,21 +23,17 @@ def value_type(num_coordinates: int) -> tff.Type:
 class Process:
   """A TFF process, run from `initialize` on for each run."""
 
-  clips = True
-
   def __init__(
     self,
-    processes: Callable[[int], tff.templates.AggregationProcess],
+    process: tff.templates.AggregationProcess,
     *,
     divisor: float,
     seed: int | None,
     description: str,
   ):
     self.description = description
-    self._processes, self._divisor, self._runs = processes, divisor, 0
+    self._process, self._divisor = process, divisor
     self._context = tff_inprocess.InProcessContext(seed=seed)
-    with tff.framework.get_context_stack().install(self._context):
-      process = processes(1)
     if process.is_weighted:
       raise ValueError('aggregator weights updates; an audit needs one without weights')
     updates = process.next.type_signature.parameter[1].member
@@ -54,13 +47,11 @@ class Process:
     self.sizes = tuple(spec.shape.num_elements() for spec in specs)
 
   def run(self, cohorts: subjects.Cohorts, num_rounds: int) -> np.ndarray:
-    self._runs += 1
     released = np.empty((num_rounds, sum(self.sizes)))
     with tff.framework.get_context_stack().install(self._context):
-      process = self._processes(self._runs)
-      state = process.initialize()
+      state = self._process.initialize()
       for t in range(num_rounds):
-        output = process.next(state, self._values(cohorts(t)))
+        output = self._process.next(state, self._values(cohorts(t)))
         state = output.state
         parts = [np.asarray(part, np.float64).ravel() for part in tf.nest.flatten(output.result)]
         released[t] = self._divisor * np.concatenate(parts)
@@ -76,35 +67,6 @@ class Process:
     return [structures[id(update)] for update in updates]
 
 
-def ours(
-  strategy: strategies.Strategy,
-  *,
-  noise_multiplier: float,
-  clip_norm: float,
-  num_coordinates: int,
-  seed: int | None,
-) -> Process:
-  """Returns this package's aggregator as a subject; a seed gives each run its own noise seed."""
-  divisor = 7  # not a number of devices of any probe
-
-  @functools.lru_cache(maxsize=1)
-  def process(number):
-    return aggregators.CorrelatedNoiseFactory(
-      strategy,
-      noise_multiplier=noise_multiplier,
-      clip_norm=clip_norm,
-      report_goal=divisor,
-      noise_seed=None if seed is None else subjects.run_seed(seed, number),
-    ).create(value_type(num_coordinates))
-
-  return Process(
-    process if seed is not None else lambda _: process(1),
-    divisor=divisor,
-    seed=seed,
-    description=f'CorrelatedNoiseFactory with {strategy.family}, in process',
-  )
-
-
 def adopted(aggregator: Any, *, divisor: float, num_coordinates: int, seed: int | None) -> Process:
   """Returns a user's aggregator as a subject."""
   if isinstance(aggregator, _Factory):
@@ -117,4 +79,4 @@ def adopted(aggregator: Any, *, divisor: float, num_coordinates: int, seed: int 
       f' {type(aggregator).__name__}'
     )
   name = type(aggregator).__name__
-  return Process(lambda _: process, divisor=divisor, seed=seed, description=f'{name}, in process')
+  return Process(process, divisor=divisor, seed=seed, description=f'{name}, in process')

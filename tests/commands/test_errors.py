@@ -23,7 +23,7 @@ BASE = {
   'sql': f'--strategy=identity {_ROUNDS} --dialect=sqlite --output=written.sql --gram=written.csv',
   'simulate': f'{_DEVICES} --output=written.parquet',
   'plan': f'{_DEVICES} --timer_hours=2 --delta=1e-6 --noise_multiplier=9 --strategies=blt:2',
-  'audit': f'{_NOISE} --num_rounds=8 --min_sep=4 --executor=engine --seed=1 --num_draws=2000',
+  'audit': f'{_NOISE} --num_rounds=8 --min_sep=4 --seed=1 --num_draws=2000',
   'verify': 'log.parquet',
 }
 _SAMPLED = '--num_rounds=60 --num_examples=1000 --batch_size=50 --sampling'
@@ -148,7 +148,7 @@ ERRORS = [
   ('plan', '--report_goals=0', '--report_goals'),
   ('plan', '--population=100 --report_goal=20 --timer_hours=1000', 'stalled.*; try '),
   ('audit', '--num_draws=9', 'num_draws must be at least 1000'),
-  ('audit', '--executor=worker', 'invalid choice'),
+  ('audit', 'run', '--strategy does not go with run'),
   ('verify', '', 'log.parquet'),
 ]  # fmt: skip
 # Command lines without those flags.

@@ -89,8 +89,8 @@ LINES = (
   ' --objective=rms --epsilon=2 --delta=1e-6 --report_goal=100',
   'compare --mechanisms=identity,banded_sqrt:3 --num_rounds=24 --workload=momentum --momentum=0.5',
   'audit --strategy=blt-b400 --noise_multiplier=2 --delta=1e-6 --num_rounds=8 --min_sep=4'
-  ' --executor=engine --seed=1 --num_draws=2000',
-  'audit --strategy=identity --noise_multiplier=2 --delta=1e-6 --num_rounds=4 --executor=engine'
+  ' --seed=1 --num_draws=2000',
+  'audit --strategy=identity --noise_multiplier=2 --delta=1e-6 --num_rounds=4'
   ' --seed=1 --num_draws=2000',
   'train',
 )

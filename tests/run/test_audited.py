@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.run import audited
 from tests import made
 
 
@@ -21,3 +22,14 @@ def test_the_claim_passes_and_others_do_not(noise_multiplier, clip_norm, passes,
     assert run.next_round == 0  # Its own folder is left alone.
   assert audit.passed == passes, audit
   assert [path.name for path in tmp_path.iterdir()] == ['run']
+
+
+def test_seeded_runs_differ_and_repeat():
+  def released(num_runs):
+    options = dict(noise_multiplier=1.0, clip_norm=1.0, num_coordinates=64, seed=2)
+    subject = audited.Audited(dpftrl.Identity(), **options)
+    return [subject.run(lambda t: [np.zeros(64, np.float32)], 1) for _ in range(num_runs)]
+
+  one, other = released(2)
+  assert not (one == other).any()
+  np.testing.assert_array_equal(released(1), [one])

@@ -227,6 +227,14 @@ def test_runs_that_cannot_charge_canaries_are_refused(options, words, tmp_path):
     opened(tmp_path / 'run', **options)
 
 
+def test_a_run_that_would_not_add_their_updates_is_refused(tmp_path):
+  claim = made.claim(participation=SCHEMA, canaries=dpftrl.Canaries(4))
+  with pytest.raises(ValueError, match='canaries are for a PrivateAggregator'):
+    dpftrl.Run(tmp_path / 'run', claim)
+  with pytest.raises(ValueError, match='do not go with a population'):
+    dataclasses.replace(claim, population=32 * 'a')
+
+
 @made.cases('number, norm', (0, 1.0), (1.5, 1.0), (4, 0.0), (4, float('nan')))
 def test_bad_canaries_are_refused(number, norm):
   with pytest.raises(ValueError, match='canaries'):

@@ -281,3 +281,20 @@ def test_a_loop_over_a_queue_outlives_drop_outs_and_its_own_death(tmp_path):
   measure = lambda line: float(line.split('accuracy ')[1].split()[0])
   whole = [line for line in lines if 'accuracy' in line]
   assert measure(whole[-1]) > 55.0
+
+
+def test_the_program_on_canaries_runs(monkeypatch, tmp_path, capsys):
+  monkeypatch.chdir(tmp_path)
+  for text in pages.programs('canaries.md'):
+    exec(compile(text, 'canaries.md', 'exec'), {})
+  assert 'nothing refutes the claim' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_canaries_of_a_loop_in_jax_are_guessed_within_its_claim(monkeypatch, tmp_path, capsys):
+  example = program('canaries', monkeypatch)
+  audit = example.main(tmp_path / 'run', rounds=10)
+  assert audit.passed and audit.num_released == 10 and audit.num_canaries == 1024
+  assert audit.lower_epsilon < audit.guarantee.epsilon() <= 4.0
+  assert dpftrl.replay(tmp_path / 'run', delta=1e-6).num_devices == 500
+  assert 'lower_epsilon' in capsys.readouterr().out

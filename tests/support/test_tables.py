@@ -18,7 +18,7 @@ def results(tmp_path_factory):
   dpftrl.simulate(PHONES, num_rounds=20, output=log)
   run = dpftrl.open_run(log, dpftrl.Identity(), noise_multiplier=4.0)
   names, given = ['identity', 'tree_online'], dict(delta=1e-6, noise_multiplier=4.0)
-  audited = dict(given, num_draws=2000, seed=1, executor='engine')
+  audited = dict(given, num_draws=2000, seed=1)
   schemas = [dpftrl.MinSep(24, min_sep) for min_sep in (2, 4, 6, 8, 12)]
   return {
     'Comparison': dpftrl.compare([*names, 'tree_full', 'banded-b16'], schemas),

@@ -13,12 +13,12 @@ from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.prove.auditing import low_bits, noise_tests, probes, result, subjects
 from fl_dpftrl.support import checks
 
-EXECUTORS = ('aggregator', 'engine')
 FALSE_ALARMS = 1e-3
 """Probability, at most, with which a mechanism fails that is what its claim says."""
 
-_PROCESSES = 'fl_dpftrl.tff.audited_processes'  # Loaded only to audit what runs in TFF.
-_NUM_CHECKS = 14
+# Loaded as they are needed: they import audits.
+_OURS, _PROCESSES = 'fl_dpftrl.run.audited', 'fl_dpftrl.tff.audited_processes'
+_ALPHA = FALSE_ALARMS / 14  # of each check
 _MOST_ROUNDS = 512
 _LEAST_COORDINATES, _LEAST_DRAWS = 16, 1000
 _RUNS = 2  # without a device and with it, at least
@@ -35,7 +35,6 @@ def audit(
   clip_norm: float = 1.0,
   aggregator: Any = None,
   divisor: float = 1.0,
-  executor: str = 'aggregator',
   num_draws: int = 50_000,
   seed: int | None = None,
 ) -> result.Audit:
@@ -63,10 +62,8 @@ def audit(
     delta: δ of the claimed ε.
     clip_norm: claimed L2 bound on an update.
     aggregator: a `tff.templates.AggregationProcess` or an unweighted factory to audit, or a
-      `PrivateAggregator`, which is run anew in other folders; None for an executor of this package.
+      `PrivateAggregator`, which is run anew in other folders; None for one of this strategy.
     divisor: number by which `aggregator` divides its sum; not for a `PrivateAggregator`.
-    executor: 'aggregator' audits `CorrelatedNoiseFactory` in process; 'engine' audits the noise
-      rows of `memory='engine'`, without clipping.
     num_draws: noise samples per round, at least 1000. A factory gets updates of
       a quarter as many coordinates.
     seed: number that makes an audit repeatable; None for fresh randomness, which
@@ -79,7 +76,7 @@ def audit(
   strategy = files.resolved(strategy, schema.num_rounds)
   schemas.check_num_rounds(strategy, schema.num_rounds)  # Of a run without an end, name fewer.
   claim = accountant.account(strategy, schema, noise_multiplier=noise_multiplier, delta=delta)
-  _check(schema, executor, num_draws, clip_norm, divisor, seed)
+  _check(schema, num_draws, clip_norm, divisor, seed)
   size = -(-num_draws // (2 * _RUNS))
   claimed: dict[str, Any] = {'noise_multiplier': noise_multiplier, 'clip_norm': clip_norm}
   subject: subjects.Subject
@@ -87,15 +84,16 @@ def audit(
     subject = aggregator.subject(num_coordinates=size, seed=seed)
   elif aggregator is not None:
     subject = _processes().adopted(aggregator, divisor=divisor, num_coordinates=size, seed=seed)
-  elif executor == 'aggregator':
-    subject = _processes().ours(strategy, num_coordinates=size, seed=seed, **claimed)
   else:
-    subject = subjects.RowSubject(strategy, sizes=subjects.tensor_sizes(size), seed=seed, **claimed)
+    ours: Any = importlib.import_module(_OURS)
+    subject = ours.Audited(strategy, num_coordinates=size, seed=seed, **claimed)
   size = sum(subject.sizes)
   if size < _LEAST_COORDINATES:
     raise ValueError(f'updates must have at least {_LEAST_COORDINATES} coordinates, got {size}')
   repeats = max(_RUNS, round(num_draws / (2 * size)))
   noising = noise_multiplier * strategy.noising_matrix(schema.num_rounds)
+  results, covariance = noise_checks(subject, noising, clip_norm=clip_norm, repeats=repeats)
+  results += probes.checks(subject, clip_norm=clip_norm, covariance=covariance, alpha=_ALPHA)
   return result.Audit(
     subject=subject.description,
     claim=claim,
@@ -103,14 +101,18 @@ def audit(
     schema=schema,
     num_draws=2 * repeats * size,
     seed=seed,
-    checks=tuple(subject_checks(subject, noising, clip_norm=clip_norm, repeats=repeats)),
+    checks=tuple(results),
   )
 
 
-def subject_checks(
+def noise_checks(
   subject: subjects.Subject, noising: np.ndarray, *, clip_norm: float, repeats: int
-) -> list[result.Check]:
-  """Returns the results of all checks; noising is N times the noise multiplier, in clip norms."""
+) -> tuple[list[result.Check], np.ndarray]:
+  """Returns checks of noise and low bits, and the larger covariance, claimed or seen, of rounds.
+
+  Args:
+    noising: N times the noise multiplier, in clip norms.
+  """
   num_rounds, size = len(noising), sum(subject.sizes)
   nothing = np.zeros(size, np.float32)
   target = np.full(size, _NORM * clip_norm / math.sqrt(size), np.float32)
@@ -122,15 +124,12 @@ def subject_checks(
   noise = np.concatenate([absent, present - target]) / clip_norm
   covariance = noising @ noising.T
   whiten = np.linalg.inv(np.linalg.cholesky(covariance))
-  alpha = FALSE_ALARMS / _NUM_CHECKS
   tensors = np.repeat(np.arange(len(subject.sizes)), subject.sizes)
-  results = noise_tests.checks(noise_tests.NoiseSamples(absent, whiten @ noise, tensors), alpha)
-  results.append(low_bits.check(present, absent, alpha))
-  if subject.clips:
-    estimated = np.einsum('rtc,rsc->ts', noise, noise) / (2 * repeats * size)
-    widest = estimated if np.trace(estimated) > np.trace(covariance) else covariance
-    results += probes.checks(subject, clip_norm=clip_norm, covariance=widest, alpha=alpha)
-  return results
+  results = noise_tests.checks(noise_tests.NoiseSamples(absent, whiten @ noise, tensors), _ALPHA)
+  results.append(low_bits.check(present, absent, _ALPHA))
+  estimated = np.einsum('rtc,rsc->ts', noise, noise) / (2 * repeats * size)
+  widest = estimated if np.trace(estimated) > np.trace(covariance) else covariance
+  return results, widest
 
 
 def _run(subject: subjects.Subject, last: np.ndarray, num_rounds: int) -> np.ndarray:
@@ -147,18 +146,15 @@ def _processes() -> Any:
   try:
     return importlib.import_module(_PROCESSES)
   except ImportError as e:
-    raise ValueError(
-      f"executor='aggregator' needs TensorFlow Federated ({e}); use 'engine'"
-    ) from None
+    raise ValueError(f'aggregator: only one of TensorFlow Federated can be run ({e})') from None
 
 
-def _check(schema, executor, num_draws, clip_norm, divisor, seed):
+def _check(schema, num_draws, clip_norm, divisor, seed):
   if schema.num_rounds > _MOST_ROUNDS:
     raise ValueError(
       f'num_rounds={schema.num_rounds} is beyond the {_MOST_ROUNDS} rounds of an audit;'
       ' audit the first rounds of the run'
     )
-  checks.one_of(EXECUTORS, executor=executor)
   checks.whole(_LEAST_DRAWS, num_draws=num_draws)
   checks.positive(clip_norm=clip_norm, divisor=divisor)
   if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):

@@ -41,7 +41,7 @@ _LOUD = 1.2  # variance
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunAudit(result.Checked):
-  """What canaries show of a run.
+  """Figures that canaries show of a run.
 
   Attributes:
     guarantee: loss of any device of the rounds so far, by the log.
@@ -78,7 +78,7 @@ class RunAudit(result.Checked):
 
   @property
   def checks(self) -> tuple[result.Check, ...]:
-    """What refutes the claim, each with a false alarm of probability 10⁻³ at most."""
+    """Checks that refute the claim, each with a false alarm of probability 10⁻³ at most."""
     return (
       result.Check(
         name='guesses',

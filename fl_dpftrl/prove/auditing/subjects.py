@@ -1,14 +1,10 @@
-"""Subjects of an audit: protocol, and noise rows in NumPy."""
+"""Subjects of an audit: what each has, and how runs of one differ."""
 
 import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
-
-from fl_dpftrl.claims import lattice_units
-from fl_dpftrl.mechanisms import base as strategies
-from fl_dpftrl.noise import integer_rows, normals
 
 Cohorts = Callable[[int], Sequence[np.ndarray]]
 """Round → update of each device, each a float32 vector of all coordinates."""
@@ -20,54 +16,14 @@ class Subject(Protocol):
   Attributes:
     description: what runs, in words.
     sizes: number of coordinates of each tensor of an update.
-    clips: whether it bounds updates itself. Otherwise the audit adds updates
-      that keep to the clip norm, and does not test clipping.
   """
 
   description: str
   sizes: tuple[int, ...]
-  clips: bool
 
   def run(self, cohorts: Cohorts, num_rounds: int) -> np.ndarray:
     """Returns the releases of a fresh run, as sums with noise, shape [num_rounds, sum(sizes)]."""
     ...
-
-
-class RowSubject:
-  """Noise rows of the engine with clipped updates, in whole numbers; each run has another seed."""
-
-  clips = False
-
-  def __init__(
-    self,
-    strategy: strategies.Strategy,
-    *,
-    noise_multiplier: float,
-    clip_norm: float,
-    sizes: Sequence[int],
-    seed: int | None,
-  ):
-    self.description = f'noise rows of {strategy.family}'
-    self.sizes = tuple(sizes)
-    self._strategy, self._seed = strategy, seed
-    self._unit, self._clip_norm = lattice_units.Unit.of(noise_multiplier), clip_norm
-    self._runs = 0
-
-  def run(self, cohorts: Cohorts, num_rounds: int) -> np.ndarray:
-    self._runs += 1
-    seed = None if self._seed is None else run_seed(self._seed, self._runs)
-    secret = normals.system_seed() if seed is None else normals.fixed_seed(seed)
-    size = sum(self.sizes)
-    maker = integer_rows.RowMaker(
-      self._strategy, size=size, num_rounds=num_rounds, seed=secret, num_threads=1
-    )
-    rows = np.empty((num_rounds, size), np.int64)
-    for t, row in enumerate(rows):
-      maker.make(row)
-      for update in cohorts(t):
-        row += self._unit.integers(update, self._clip_norm) << self._unit.shift
-    maker.close()
-    return self._unit.size * self._clip_norm * rows
 
 
 def run_seed(seed: int, number: int) -> int:
