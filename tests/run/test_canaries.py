@@ -197,6 +197,41 @@ def test_a_run_goes_on_with_its_coins_and_says_what_is_lost(tmp_path):
     opened(folder)
 
 
+def test_rounds_that_are_reserved_have_their_canaries_and_evidence_verifies(tmp_path):
+  with opened(tmp_path / 'run') as run:
+    cohorts = [['a', 'b'], ['c', 'd'], ['e', 'f'], ['g', 'h']]
+    for round_ in run.rounds(cohorts, reserve=3):
+      with round_:
+        for _ in round_.device_ids:
+          round_.add(ONES)
+    every = [run.guard.log.column(t).to_pylist() for t in range(4)]
+  assert [len(cohort) for cohort in every] == [4, 4, 4, 4]
+  assert canary_records.released_rounds(tmp_path / 'run') == [0, 1, 2, 3]
+  dpftrl.write_evidence(tmp_path / 'evidence', tmp_path / 'run', delta=1e-6)
+  verified = dpftrl.verify(tmp_path / 'evidence')
+  assert verified.passed and verified.statement.num_devices == 8
+  assert any('8 canaries are no devices' in text for text in verified.statement.assumptions)
+
+
+def test_a_crash_between_product_and_release_loses_nothing(tmp_path, monkeypatch):
+  """The round has failed, and its product with the directions is right all the same."""
+  from fl_dpftrl.run import released
+
+  with opened(tmp_path / 'run') as run:
+    with monkeypatch.context() as patch:
+
+      def killed(*arguments):
+        raise KeyboardInterrupt
+
+      patch.setattr(released.ReleasedTable, 'put', killed)
+      with pytest.raises(KeyboardInterrupt):
+        made.release(run, ['a', 'b'], ONES)
+  with opened(tmp_path / 'run') as run:
+    assert run.next_round == 1
+    made.release(run, ['c', 'd'], ONES)
+  assert dpftrl.audit_run(tmp_path / 'run', delta=1e-6).num_released == 2
+
+
 def test_what_cannot_be_stored_is_not_released(tmp_path, monkeypatch):
   with opened(tmp_path / 'run') as run:
     with monkeypatch.context() as patch:

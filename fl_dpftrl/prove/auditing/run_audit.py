@@ -53,7 +53,6 @@ class RunAudit(result.Checked):
     noise_limit: upper limit of the noise over the claimed, at 95 %.
     signal, signal_error: see the module, with its standard error; NaN without both kinds of coins.
     variance: see the module.
-    norm: length of the canaries' updates, in clip norms.
   """
 
   guarantee: guarantees.Guarantee
@@ -69,7 +68,6 @@ class RunAudit(result.Checked):
   signal: float
   signal_error: float
   variance: float
-  norm: float
 
   @property
   def lower_epsilon(self) -> float:
@@ -219,7 +217,6 @@ def audit_run(run: str | os.PathLike[str], *, delta: float) -> RunAudit:
     signal=signal,
     signal_error=signal_error,
     variance=variance,
-    norm=claim.canaries.norm,
   )
 
 
