@@ -28,6 +28,7 @@ COMMANDS = (
   'plan',
   'audit',
   'verify',
+  'prove',
   'forget',
 )
 # Other names of commands.

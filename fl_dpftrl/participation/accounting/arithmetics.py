@@ -111,7 +111,7 @@ def rounding(
   """
   squares, chances = [], []
   for strategy, num_rounds in streams:
-    per_root, watched = _stream_factors(strategy, num_rounds)
+    per_root, watched = stream_factors(strategy, num_rounds)
     squares.append(per_root**2 * num_rounds * num_coordinates)
     chances.append(lattice.FARTHER_CHANCE * watched * num_rounds * num_coordinates)
   largest = sorted(squares, reverse=True)[:most]
@@ -119,8 +119,11 @@ def rounding(
 
 
 @functools.lru_cache(maxsize=64)
-def _stream_factors(strategy: base.Strategy, num_rounds: int) -> tuple[float, int]:
-  """‖B⁻¹‖₂·(1 + 2f)/2ᵖ, and how many values a coordinate of a round has that must not be far."""
+def stream_factors(strategy: base.Strategy, num_rounds: int) -> tuple[float, int]:
+  """Returns ‖B⁻¹‖₂·(1 + 2f)/2ᵖ, and the number of values a round has in each coordinate.
+
+  The first, times √(n·d), is what the stream adds to μ; none of the others may be far from 0.
+  """
   norm = lattice.rounding_norm(strategy, num_rounds)
   off = lattice.carried_error(strategy, num_rounds)
   watched = 2 + strategy.noise(num_rounds).num_buffers

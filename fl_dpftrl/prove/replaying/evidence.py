@@ -1,10 +1,10 @@
 """Evidence: a folder from which others compute the statement of runs again.
 
 It holds the logs byte for byte, and for each run its strategy, claim and table of units;
-`statement.json`, with the arguments of the replay under `asked`; and `SHA256SUMS`, as `sha256sum`
-writes it, of all others. It is as confidential as the logs; `Statement.publishable` is what may be
-published. Nothing in it shows that all of it was not forged together: keep the digest of SHA256SUMS
-elsewhere.
+`statement.json`, with the arguments of the replay under `asked`; `certificate.json`, with the
+figures that the checker proves; and `SHA256SUMS`, as `sha256sum` writes it, of all others.
+It is as confidential as the logs; `Statement.publishable` is what may be published. Nothing in it
+shows that all of it was not forged together: keep the digest of SHA256SUMS elsewhere.
 """
 
 import dataclasses
@@ -31,8 +31,10 @@ from fl_dpftrl.logs import (
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.prove.replaying import (
+  certificates,
   opened_runs,
   population_runs,
+  replay_arguments,
   replays,
   statements,
   verification,
@@ -44,18 +46,6 @@ SUMS, STATEMENT, UNITS = 'SHA256SUMS', 'statement.json', 'units.parquet'
 
 _LINE = re.compile(r'([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._-]{0,199})')
 _LISTED, _BLOCK = 20, 1 << 20  # sentences; bytes
-_OPTIONS = ('adjacency', 'group_size', 'disjoint', 'local_ids')
-_ASKED = {*_OPTIONS, 'deltas', 'model_sha256', 'runs', 'population'}
-_OF_A_RUN = {'num_rounds', 'columns', 'first_round', 'missing'}
-_KINDS: dict[str, tuple[type, ...]] = {
-  **dict.fromkeys(('deltas', 'runs'), (list,)),
-  **dict.fromkeys(('group_size', 'first_round'), (int,)),
-  **{name: (str, type(None)) for name in ('columns', 'missing', 'model_sha256')},
-  'adjacency': (str,),
-  **dict.fromkeys(('disjoint', 'local_ids', 'population'), (bool,)),
-  'num_rounds': (int, type(None)),
-}
-
 Progress = Callable[[str], None]
 
 
@@ -96,7 +86,7 @@ def write_evidence(
   )
   asked['deltas'] = [delta] if isinstance(delta, (int, float)) else list(delta)
   asked['model_sha256'] = None if model is None else _digest(paths.local(model))
-  asked['runs'] = [_asked(run) for run in runs]
+  asked['runs'] = [replay_arguments.of_run(run) for run in runs]
   asked['population'] = population is not None
   with durable.building(folder) as temporary:
     opened, originals = [], dict[str, Any]()
@@ -105,7 +95,9 @@ def write_evidence(
       _write(temporary / f'{prefix}{run_claim.NAME}', run.claim.to_json())
       if run.units is not None:
         run.units.save(temporary / f'{prefix}{UNITS}', run.log.layout.first_round)
-      opened.append(dataclasses.replace(run, log=_opened(temporary, prefix, _asked(run))))
+      opened.append(
+        dataclasses.replace(run, log=_opened(temporary, prefix, replay_arguments.of_run(run)))
+      )
     if population is not None:
       population_runs.store(population, temporary, UNITS)
     try:
@@ -119,7 +111,10 @@ def write_evidence(
       files.save_strategy(path, facts.claim.strategy, schema=facts.schema.schema)
     for path in temporary.iterdir():
       path.chmod(0o600)  # A strategy's figures are of a confidential log.
-    _write(temporary / STATEMENT, _document(statement, asked, temporary))
+    certified = certificates.certified(statement)
+    if certified.document is not None:
+      _write(temporary / certificates.NAME, certified.document)
+    _write(temporary / STATEMENT, _document(statement, asked, temporary, certified))
     lines = (f'{_digest(path)}  {path.name}\n' for path in sorted(temporary.iterdir()))
     sums = ''.join(lines).encode()
     durable.write_durably(temporary / SUMS, sums, private=True)
@@ -154,7 +149,7 @@ def verify(
   stored: Any = None
   try:
     stored = json_files.read(folder / STATEMENT)
-    asked = _checked_asked(stored.get('asked') if isinstance(stored, dict) else None)
+    asked = replay_arguments.checked(stored.get('asked') if isinstance(stored, dict) else None)
   except (ValueError, OSError) as error:
     failed = verification.Check('statement', (messages.one_line(error),))
     return verification.Verification(
@@ -167,9 +162,10 @@ def verify(
     detail = 'it is that of the log, and of its strategy'
     checks.append(_check(f'{prefix}claim', opens, detail))
   statement: statements.Statement | None = None
+  certified = certificates.Certified(None, ())
 
   def compare() -> Iterator[str]:
-    nonlocal statement
+    nonlocal statement, certified
     if len(runs) < len(prefixes):
       yield 'not checked, as a claim, a log or a strategy does not fit'
       return
@@ -177,9 +173,15 @@ def verify(
       nonlocal population
       population = _population(folder)
     statement = _replayed(population or runs, asked, progress)
-    expected = json.dumps(_document(statement, asked, folder))
+    certified = certificates.certified(statement)
+    expected = json.dumps(_document(statement, asked, folder, certified))
     yield from json_files.differences('', stored, json.loads(expected))
-    names = {SUMS, STATEMENT, *(f'{p}{UNITS}' for p, run in zip(prefixes, runs) if run.units)}
+    names = {
+      SUMS,
+      STATEMENT,
+      certificates.NAME,
+      *(f'{p}{UNITS}' for p, run in zip(prefixes, runs) if run.units),
+    }
     names |= population_runs.file_names(population, UNITS) if population else set()
     for facts, prefix in zip(statement.runs, prefixes):
       path = folder / f'{prefix}{files.NAME}'
@@ -188,6 +190,11 @@ def verify(
     yield from (f'{messages.quoted(name)} is of no run' for name in sorted(kinds.keys() - names))
 
   checks.append(_check('statement', compare, 'every figure computed again, each within 1e-9'))
+  path = folder / certificates.NAME
+  fits = lambda: certificates.differences(path, certified.document)
+  checks.append(_check('certificate', fits, 'that of claim, strategy and statement'))
+  detail = f'by another program; not proved: {"; ".join(certified.not_proved) or "none"}'
+  checks.append(_check('proof', lambda: _proof(path), detail))
   if model is not None:
     differs = functools.partial(_model, paths.local(model), asked['model_sha256'])
     checks.append(_check('model', differs, 'the same digest'))
@@ -226,34 +233,6 @@ def _population(folder: pathlib.Path) -> population_runs.PopulationRuns:
 
 def _prefixes(num_runs: int) -> list[str]:
   return [''] if num_runs == 1 else [f'run-{place}-' for place in range(1, num_runs + 1)]
-
-
-def _asked(run: opened_runs.RecordedRun) -> json_files.Object:
-  """Returns what is needed to open a run's log again."""
-  log, layout = run.log, run.log.layout
-  is_stated = log.num_rounds_assumed or log.shards[0].num_rounds is not None
-  return {
-    'num_rounds': None if is_stated else log.num_rounds,
-    'columns': layout.own_names,
-    'first_round': layout.first_round,
-    'missing': layout.own_marks,
-  }
-
-
-def _checked_asked(asked: Any) -> json_files.Object:
-  """Returns the arguments of a replay; ValueError unless all have their types."""
-  if not isinstance(asked, dict) or asked.keys() != _ASKED:
-    raise ValueError(f'asked must have {", ".join(sorted(_ASKED))}')
-  for entry in (asked, *(asked['runs'] if isinstance(asked['runs'], list) else ())):
-    if entry is not asked and (not isinstance(entry, dict) or entry.keys() != _OF_A_RUN):
-      raise ValueError(f'runs must have {", ".join(sorted(_OF_A_RUN))} each')
-    for name, value in entry.items():
-      may_be_empty = name == 'runs' and asked['population'] is True
-      if type(value) not in _KINDS[name] or (value == [] and not may_be_empty):
-        raise ValueError(f'{name} must not be {messages.quoted(value)}')
-  if any(type(delta) is not float for delta in asked['deltas']):
-    raise ValueError(f'deltas must not be {messages.quoted(asked["deltas"])}')
-  return asked
 
 
 def _store_log(folder: pathlib.Path, prefix: str, run: opened_runs.RecordedRun) -> dict[str, str]:
@@ -299,18 +278,21 @@ def _replayed(
   asked: json_files.Object,
   progress: Progress,
 ) -> statements.Statement:
-  options = {'delta': asked['deltas'], **{name: asked[name] for name in _OPTIONS}}
+  options = {'delta': asked['deltas'], **{name: asked[name] for name in replay_arguments.OPTIONS}}
   return replays.replay(runs, **options, progress=progress)
 
 
 def _document(
-  statement: statements.Statement, asked: json_files.Object, folder: pathlib.Path
+  statement: statements.Statement,
+  asked: json_files.Object,
+  folder: pathlib.Path,
+  certified: certificates.Certified,
 ) -> json_files.Object:
   """Returns a statement and its arguments, without the folder that the logs were read in."""
   result, prefix = statement.to_json(), f'{folder}{os.sep}'
   for name in ('warnings', 'assumptions'):
     result[name] = [sentence.replace(prefix, '') for sentence in result[name]]
-  return {**result, 'asked': asked}
+  return {**result, 'not_proved': list(certified.not_proved), 'asked': asked}
 
 
 def _write(path: pathlib.Path, document: json_files.Object) -> None:
@@ -370,6 +352,14 @@ def _strategy_differences(
   described = files.describe(file.strategy, schema, objective='max', version=file.version)
   document = files.document(described, arrays[0].name if arrays else None)
   yield from json_files.differences(path.name, stored, json.loads(json.dumps(document)))
+
+
+def _proof(path: pathlib.Path) -> Iterator[str]:
+  """Yields what the checker does not prove of a certificate, if there is one."""
+  if path.exists():
+    proof = certificates.proof_of(json_files.read_bytes(path).decode())
+    if not proof.holds:
+      yield from (line.strip() for line in proof.lines[1:] if 'not proved' in line)
 
 
 def _model(path: pathlib.Path, stated: str | None) -> Iterator[str]:

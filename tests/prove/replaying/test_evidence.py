@@ -81,11 +81,14 @@ def wrong(folder, **given):
 
 def test_evidence_fits_and_is_private(written, folder):
   assert {path.name for path in folder.iterdir()} == {
-    *('SHA256SUMS', 'claim.json', 'log-1.parquet', 'statement.json', 'strategy.json')
+    *('SHA256SUMS', 'certificate.json', 'claim.json', 'log-1.parquet', 'statement.json'),
+    'strategy.json',
   }
   found = dpftrl.verify(folder, model=written / 'model.npz')
   assert found.passed and found.to_json()['passed']
-  assert [c.name for c in found.checks] == ['files', 'claim', 'statement', 'model', 'guarantee']
+  assert [c.name for c in found.checks] == [
+    *('files', 'claim', 'statement', 'certificate', 'proof', 'model', 'guarantee')
+  ]
   assert (written / 'one').stat().st_mode & 0o777 == 0o700
   assert all(path.stat().st_mode & 0o777 == 0o600 for path in (written / 'one').iterdir())
   statement = json.loads((folder / 'statement.json').read_text())

@@ -1,0 +1,188 @@
+"""Certificates: what the checker beside the package needs to prove the figures of a statement.
+
+A certificate is JSON, with floats as text in hexadecimal. `checker/prove.py` reads it in a process
+of its own; neither imports anything of the other.
+"""
+
+import functools
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import fl_dpftrl
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.mechanisms import base, schemas, sensitivities
+from fl_dpftrl.participation.accounting import adjacencies, arithmetics
+from fl_dpftrl.participation.participation import Participation
+from fl_dpftrl.participation.rules import loss_budgets, per_units, population_budgets
+from fl_dpftrl.prove.replaying import statement_parts, statements
+from fl_dpftrl.support.files import json_files
+from fl_dpftrl.support.text import messages
+
+NAME = 'certificate.json'
+"""Name of the certificate's file in a folder of evidence."""
+
+_FAMILIES = {  # Those that the checker knows.
+  *('identity', 'blt', 'lambda_cgd', 'banded', 'banded_toeplitz', 'banded_inverse'),
+  *('tree_online', 'tree_full', 'stamped'),
+}
+_MOST_NUMBERS, _SECONDS = 10**6, 120
+_BOUND = 'its sensitivity is by a bound that the checker does not know'
+
+
+class Certified(NamedTuple):
+  """A certificate with its proven figures, None without any, and why others are not proven."""
+
+  document: json_files.Object | None
+  not_proved: tuple[str, ...]
+
+
+class Proof(NamedTuple):
+  """The checker's answer: whether all is proved, and its lines."""
+
+  holds: bool
+  lines: tuple[str, ...]
+
+
+class _Unknown(Exception):
+  """Why a figure has no certificate."""
+
+
+def certified(statement: statements.Statement) -> Certified:
+  """Returns the certificate of a statement's figures that the checker proves."""
+  figures, not_proved = list[json_files.Object](), list[str]()
+  planned = statement.planned
+  for part in statement.parts:
+    if planned and part is not planned and part.guarantee is planned.guarantee:
+      continue  # Of a run without an end, both are one.
+    try:
+      document = _document(statement, part)
+    except _Unknown as why:
+      not_proved.append(f'{part.name}: {why}')
+      continue
+    proof = proof_of(json.dumps(document))
+    if proof.holds:
+      figures += document['figures']
+      continue
+    _, _, reason = ''.join(proof.lines[1:2]).partition('not proved: ')
+    # Digits would differ between processors.
+    not_proved.append(f'{part.name}: {_BOUND if reason.startswith("ε = ") else reason}')
+  return Certified({**document, 'figures': figures} if figures else None, tuple(not_proved))
+
+
+@functools.lru_cache(maxsize=64)
+def proof_of(content: str) -> Proof:
+  """Returns the checker's answer to the content of a certificate."""
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder, NAME)
+    path.write_text(content, 'utf-8')
+    return prove([path])
+
+
+def prove(paths: Sequence[pathlib.Path]) -> Proof:
+  """Runs the checker on certificates, or folders of evidence, in another process."""
+  package = pathlib.Path(fl_dpftrl.__file__).parent
+  places = [folder / 'checker' / 'prove.py' for folder in (package, package.parent)]
+  checker = next(place for place in places if place.exists())  # Installed, or beside the package.
+  command = [sys.executable, '-I', '-S', '-X', 'utf8', *map(str, [checker, *paths])]
+  try:
+    done = subprocess.run(command, capture_output=True, encoding='utf-8', timeout=_SECONDS)
+  except subprocess.TimeoutExpired:
+    return Proof(False, (f'not proved: it takes more than {_SECONDS} seconds',))
+  return Proof(not done.returncode, tuple((done.stdout + done.stderr).splitlines()))
+
+
+def differences(path: pathlib.Path, document: json_files.Object | None) -> Iterator[str]:
+  """Yields where a file is another certificate, but for digits in which processors differ."""
+  stored = json_files.read(path) if path.exists() else None
+  pattern = re.compile(r'"(-?0x[01]\.[0-9a-f]+p[+-]\d+)"')
+  decimal = lambda match: repr(float.fromhex(match[1]))
+  pair = [json.loads(pattern.sub(decimal, json.dumps(value))) for value in (stored, document)]
+  yield from json_files.differences(path.name, *pair)
+
+
+def _document(statement: statements.Statement, part: statement_parts.Part) -> json_files.Object:
+  """Returns the certificate of one figure; _Unknown where no proof is known."""
+  planned, guarantee, d = statement.planned, part.guarantee, statement.arithmetic.num_coordinates
+  participations = [run.schema for run in statement.runs]
+  if statement.void_reason or guarantee.void_reason:
+    raise _Unknown('it is void')
+  if part.name == 'observed':
+    raise _Unknown('it follows from the rows of the log, of which a certificate has none')
+  if planned and part is planned:
+    if planned.participation.is_drawn or not planned.holds:
+      raise _Unknown('it does not hold, or is of draws, of which no proof is known')
+    participations = [run.claim.answers for run in statement.runs]
+  if planned and isinstance(planned.participation, population_budgets.PopulationBudget):
+    one = sensitivities.Sensitivity(1.0, sensitivities.EXACT)
+    scale, _ = adjacencies.scaled(one, statement.adjacency, statement.group_size)
+    mu = guarantee.sensitivity / guarantee.noise_multiplier / scale
+    runs: list[json_files.Object] = [{'noise_multiplier': (1.0).hex()}]
+    rows = sum(participation.num_rows for participation in participations)
+    entry = {'kind': 'population', 'squared': (mu * mu).hex(), 'noise_rows': rows}
+    entries = [{**entry, 'rounding': (0.0).hex()}]  # Charges have it.
+  else:
+    claims = [run.claim for run in statement.runs]
+    runs = [
+      {'strategy': _strategy(c.strategy), 'noise_multiplier': c.noise_multiplier.hex()}
+      for c in claims
+    ]
+    entries = [_entry(c, p, d is not None) for c, p in zip(claims, participations)]
+  points = [{'epsilon': guarantee.epsilon(delta), 'delta': delta} for delta in guarantee.deltas]
+  guarantees = [{name: float(x).hex() for name, x in point.items()} for point in points]
+  return {
+    'format': 'fl_dpftrl certificate',
+    'version': 1,
+    'adjacency': statement.adjacency,
+    'group_size': statement.group_size,
+    'num_coordinates': d,
+    'disjoint': statement.disjoint,
+    'runs': runs,
+    'figures': [{'name': part.name, 'participations': entries, 'guarantees': guarantees}],
+  }
+
+
+def _entry(
+  claim: run_claim.Claim, participation: Participation, is_covered: bool
+) -> json_files.Object:
+  """Returns the participation of one run in a figure."""
+  inner: Any = participation
+  max_rows = 1
+  if isinstance(inner, per_units.PerUnit):
+    max_rows, inner = inner.max_rows, inner.participation
+  entry: json_files.Object = {'noise_rows': participation.num_rows}
+  if isinstance(inner, loss_budgets.LossBudget):
+    entry |= {'kind': 'loss_budget', 'squared': inner.square(claim.strategy).hex()}
+  elif isinstance(inner, schemas.Schema):
+    entry |= {'kind': 'min_sep', **inner.numbers, 'max_rows': max_rows}
+  else:
+    raise _Unknown('no proof is known for its participation')
+  if is_covered:
+    per_root, _ = arithmetics.stream_factors(claim.strategy, participation.num_rows)
+    entry['rounding'] = float(per_root).hex()
+  return entry
+
+
+def _strategy(strategy: base.Strategy) -> json_files.Object:
+  """Returns family and parameters of a strategy, with its floats as text."""
+  if strategy.family not in _FAMILIES:
+    raise _Unknown(f'no proof is known for {messages.quoted(strategy.family)}')
+  parameters = strategy.parameters()
+  if sum(np.size(value) for value in parameters.values()) > _MOST_NUMBERS:
+    raise _Unknown('its strategy has too many numbers')
+  return {'family': strategy.family, **{name: _text(value) for name, value in parameters.items()}}
+
+
+def _text(value: Any) -> Any:
+  if isinstance(value, base.Strategy):
+    return _strategy(value)
+  if isinstance(value, (list, tuple, np.ndarray)):
+    return [_text(part) for part in (value.tolist() if isinstance(value, np.ndarray) else value)]
+  return value.hex() if isinstance(value, float) else value
