@@ -386,7 +386,8 @@ def shift(certificate, figure):
     if entry['kind'] == 'min_sep':
       square = Fraction(squared_sensitivity(run['strategy'], entry), ONE**2)
       square *= whole(entry['max_rows']) ** 2
-      rows = rows if entry['num_rounds'] is None else entry['num_rounds']
+      if entry['num_rounds'] not in (None, rows):
+        raise Refused('rows of noise are not the rounds')
     elif entry['kind'] in ('loss_budget', 'population'):
       square = exact(entry['squared'])
       notes.add(f'taken, not proved: who took part was within the {entry["kind"]}')

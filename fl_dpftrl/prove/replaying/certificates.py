@@ -51,8 +51,8 @@ class Proof(NamedTuple):
   lines: tuple[str, ...]
 
 
-class _Unknown(Exception):
-  """Why a figure has no certificate."""
+class UnknownProof(Exception):
+  """Why a figure has no certificate, in words."""
 
 
 def certified(statement: statements.Statement) -> Certified:
@@ -64,7 +64,7 @@ def certified(statement: statements.Statement) -> Certified:
       continue  # Of a run without an end, both are one.
     try:
       document = _document(statement, part)
-    except _Unknown as why:
+    except UnknownProof as why:
       not_proved.append(f'{part.name}: {why}')
       continue
     proof = proof_of(json.dumps(document))
@@ -109,16 +109,16 @@ def differences(path: pathlib.Path, document: json_files.Object | None) -> Itera
 
 
 def _document(statement: statements.Statement, part: statement_parts.Part) -> json_files.Object:
-  """Returns the certificate of one figure; _Unknown where no proof is known."""
+  """Returns the certificate of one figure; UnknownProof where no proof is known."""
   planned, guarantee, d = statement.planned, part.guarantee, statement.arithmetic.num_coordinates
   participations = [run.schema for run in statement.runs]
   if statement.void_reason or guarantee.void_reason:
-    raise _Unknown('it is void')
+    raise UnknownProof('it is void')
   if part.name == 'observed':
-    raise _Unknown('it follows from the rows of the log, of which a certificate has none')
+    raise UnknownProof('it follows from the rows of the log, of which a certificate has none')
   if planned and part is planned:
     if planned.participation.is_drawn or not planned.holds:
-      raise _Unknown('it does not hold, or is of draws, of which no proof is known')
+      raise UnknownProof('it does not hold, or is of draws, of which no proof is known')
     participations = [run.claim.answers for run in statement.runs]
   if planned and isinstance(planned.participation, population_budgets.PopulationBudget):
     one = sensitivities.Sensitivity(1.0, sensitivities.EXACT)
@@ -131,7 +131,7 @@ def _document(statement: statements.Statement, part: statement_parts.Part) -> js
   else:
     claims = [run.claim for run in statement.runs]
     runs = [
-      {'strategy': _strategy(c.strategy), 'noise_multiplier': c.noise_multiplier.hex()}
+      {'strategy': strategy_json(c.strategy), 'noise_multiplier': c.noise_multiplier.hex()}
       for c in claims
     ]
     entries = [_entry(c, p, d is not None) for c, p in zip(claims, participations)]
@@ -163,26 +163,26 @@ def _entry(
   elif isinstance(inner, schemas.Schema):
     entry |= {'kind': 'min_sep', **inner.numbers, 'max_rows': max_rows}
   else:
-    raise _Unknown('no proof is known for its participation')
+    raise UnknownProof('no proof is known for its participation')
   if is_covered:
     per_root, _ = arithmetics.stream_factors(claim.strategy, participation.num_rows)
     entry['rounding'] = float(per_root).hex()
   return entry
 
 
-def _strategy(strategy: base.Strategy) -> json_files.Object:
-  """Returns family and parameters of a strategy, with its floats as text."""
+def strategy_json(strategy: base.Strategy) -> json_files.Object:
+  """Returns family and parameters of a strategy, as certificates have them."""
   if strategy.family not in _FAMILIES:
-    raise _Unknown(f'no proof is known for {messages.quoted(strategy.family)}')
+    raise UnknownProof(f'no proof is known for {messages.quoted(strategy.family)}')
   parameters = strategy.parameters()
   if sum(np.size(value) for value in parameters.values()) > _MOST_NUMBERS:
-    raise _Unknown('its strategy has too many numbers')
+    raise UnknownProof('its strategy has too many numbers')
   return {'family': strategy.family, **{name: _text(value) for name, value in parameters.items()}}
 
 
 def _text(value: Any) -> Any:
   if isinstance(value, base.Strategy):
-    return _strategy(value)
+    return strategy_json(value)
   if isinstance(value, (list, tuple, np.ndarray)):
     return [_text(part) for part in (value.tolist() if isinstance(value, np.ndarray) else value)]
   return value.hex() if isinstance(value, float) else value

@@ -120,7 +120,7 @@ def test_evidence_of_several_runs_and_of_logs_of_other_systems(tmp_path):
   found = dpftrl.verify(tmp_path / 'two')
   assert found.passed, found.checks
   edit(tmp_path / 'two', 'run-2-claim.json', lambda c: c.update(noise_multiplier=4.0))
-  assert wrong(tmp_path / 'two').keys() == {'statement', 'guarantee'}
+  assert wrong(tmp_path / 'two').keys() == {'statement', 'certificate', 'guarantee'}
 
 
 def test_verify_shows_the_statement_and_the_warnings_of_the_replay(tmp_path):
