@@ -288,7 +288,7 @@ def trees(sizes, b, k):
     (length, firsts), (other_length, seconds) = left, right
     sets = {}
     for i, j in ((i, j) for i in firsts for j in seconds if i + j <= k):
-      work(len(firsts[i]) * len(seconds[j]))
+      work(3 * len(firsts[i]) * len(seconds[j]))
       for (value, c, x), (other, d, y) in itertools.product(firsts[i], seconds[j]):
         entering = max(x, y + i * b - length)
         leaving = max(d, c + j * b - other_length)

@@ -76,7 +76,7 @@ def test_what_whole_numbers_add_is_part_of_it(name):
 
 def test_people(tmp_path):
   units = tmp_path / 'units.csv'
-  units.write_text('device_id,unit_id\na,ann\nb,ann\n')
+  units.write_text('device_id,unit_id,from_round\na,ann,0\nb,ben,0\n')
   claim = certified.claim(made.BLT, dpftrl.PerUnit(M(60, 6, 5), max_rows=2))
   document = certified.certificate(claim, units=units)
   figure = certified.figure(document)
@@ -120,11 +120,16 @@ NOT_PROVED = {
   'bands that overlap': (certified.claim(certified.BANDED, M(24, 2)), 'columns of banded'),
   'a column that rises': (
     certified.claim(dpftrl.BandedToeplitz([1.0, 0.2, 0.6]), M(24, 2)),
-    'a bound of the sensitivity that the checker does not know',
+    'by a bound that the checker does not know',
   ),
-  'sampled batches': (certified.claim('identity', sampling.Poisson(50, 1000, 10)), 'draws'),
+  'sampled batches': (
+    certified.claim(
+      'identity', sampling.CyclicPoisson(num_rounds=50, num_examples=1000, batch_size=10)
+    ),
+    'draws',
+  ),
   'no noise': (certified.claim('identity', M(24), 0.0), 'void'),
-  'a long run': (certified.claim('identity', M(10**9, 1, 5)), 'steps'),
+  'a long run': (certified.claim(made.BLT, M(10**8, 1, 5)), 'steps'),
 }
 
 

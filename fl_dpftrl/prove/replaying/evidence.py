@@ -86,7 +86,7 @@ def write_evidence(
   )
   asked['deltas'] = [delta] if isinstance(delta, (int, float)) else list(delta)
   asked['model_sha256'] = None if model is None else _digest(paths.local(model))
-  asked['runs'] = [replay_arguments.of_run(run) for run in runs]
+  asked['runs'] = [replay_arguments.for_run(run) for run in runs]
   asked['population'] = population is not None
   with durable.building(folder) as temporary:
     opened, originals = [], dict[str, Any]()
@@ -96,7 +96,7 @@ def write_evidence(
       if run.units is not None:
         run.units.save(temporary / f'{prefix}{UNITS}', run.log.layout.first_round)
       opened.append(
-        dataclasses.replace(run, log=_opened(temporary, prefix, replay_arguments.of_run(run)))
+        dataclasses.replace(run, log=_opened(temporary, prefix, replay_arguments.for_run(run)))
       )
     if population is not None:
       population_runs.store(population, temporary, UNITS)

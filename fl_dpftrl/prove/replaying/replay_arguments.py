@@ -19,7 +19,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def of_run(run: opened_runs.RecordedRun) -> json_files.Object:
+def for_run(run: opened_runs.RecordedRun) -> json_files.Object:
   """Returns what is needed to open a run's log again."""
   log, layout = run.log, run.log.layout
   is_stated = log.num_rounds_assumed or log.shards[0].num_rounds is not None

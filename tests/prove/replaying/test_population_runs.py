@@ -167,7 +167,7 @@ def test_every_record_is_needed(folder):
 def test_evidence_is_verified_elsewhere(tmp_path, folder, capsys):
   evidence = tmp_path / 'evidence'
   dispatch.run(['replay', str(folder), '--delta=1e-6', f'--evidence={evidence}'])
-  assert len(list(evidence.glob('*.json'))) == 3  # Two strategies and the statement.
+  assert len(list(evidence.glob('*.json'))) == 4  # Two strategies, statement and certificate.
   for path in (folder, tmp_path / 'run1', tmp_path / 'run2'):
     shutil.rmtree(path)
   result = dpftrl.verify(evidence)
