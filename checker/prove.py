@@ -31,7 +31,7 @@ FAMILIES |= dict(banded_toeplitz='coefficients normalized_rounds', banded_invers
 FAMILIES |= dict(stamped='strategy block_rounds')
 # (1 + e^300) 2^132 values of 1.2e-299 each: at most 2^11 runs of 2^40 rows and coordinates
 BEYOND = ONE >> 400
-SLACK = 1 + Fraction(1, 10**11)  # of ε, as the library sums in float64
+SLACK = 1 + Fraction(1, 10**12)  # of ε, as the library sums in float64
 TERMS = ('adjacency', 'group_size', 'disjoint', 'num_coordinates')
 SCHEMA = ('num_rounds', 'min_sep', 'max_participations', 'max_rows')
 steps = [0]

@@ -15,7 +15,7 @@ import pytest
 from experiments.stackoverflow import configuration, evaluate
 from experiments.stackoverflow import train as command
 from fl_dpftrl.commands import main
-from fl_dpftrl.prove.replaying import evidence, opened_runs
+from fl_dpftrl.prove.replaying import certificates, evidence, opened_runs
 from fl_dpftrl.support.files import durable
 from tests import made, pages
 from tests.experiments import runs, starts
@@ -63,6 +63,9 @@ def test_evidence_of_its_folder_is_verified(guaranteed, tmp_path):
   digest = evidence.write_evidence(tmp_path / 'evidence', run, delta=1e-6, model=model)
   found = evidence.verify(tmp_path / 'evidence', model=model)
   assert found.passed and found.digest == digest, found.checks
+  assert certificates.prove([tmp_path / 'evidence']).holds
+  stored = json.loads((tmp_path / 'evidence' / certificates.NAME).read_text())
+  assert [figure['name'] for figure in stored['figures']] == ['worst_case', 'declared']
 
 
 def test_replay_gives_the_figures_of_the_report(guaranteed, capsys, monkeypatch):

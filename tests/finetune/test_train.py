@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from experiments.finetune import train
 from fl_dpftrl.logs import ledger_format
+from fl_dpftrl.prove.replaying import certificates
 from tests.finetune import small
 
 
@@ -53,6 +54,8 @@ def test_each_unit_takes_part_once_at_the_epsilon_and_no_file_has_its_name(tmp_p
   _, statement = _run(task, folder, epsilon=2.0)
   assert statement.num_rounds == 14 and statement.num_devices == statement.num_participations == 28
   assert 1.99 < statement.headline.guarantee.epsilon() <= 2.0
+  certificate = certificates.certified(statement).document
+  assert [figure['name'] for figure in certificate['figures']] == ['worst_case', 'declared']
   content = b''.join(path.read_bytes() for path in folder.rglob('*') if path.is_file())
   assert b'Lovelace' not in content and b'Ada' not in content
   ids = parquet.read_table(folder / ledger_format.NAME).column('device_id').to_pylist()
