@@ -162,8 +162,7 @@ def largest_delta(epsilon, mu):
   """Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), rounded up (Balle and Wang 2018, theorem 8)."""
   half = Fraction(mu, 2 * ONE)
   ratio = epsilon * ONE / mu
-  below = max(up(epsilon) - 1, 0)
-  subtracted = exp((below, below))[0] * cumulative(-up(half + ratio))[0] >> P
+  subtracted = exp((max(up(epsilon) - 1, 0),) * 2)[0] * cumulative(-up(half + ratio))[0] >> P
   return cumulative(up(half - ratio))[1] - subtracted
 
 
@@ -390,7 +389,7 @@ def shift(certificate, figure):
         raise Refused('rows of noise are not the rounds')
     elif entry['kind'] in ('loss_budget', 'population'):
       square = exact(entry['squared'])
-      notes.add(f'taken, not proved: who took part was within the {entry["kind"]}')
+      notes.add(f'taken, not proved: {entry["kind"]} within a square of {float(square):.9g}')
     else:
       raise Refused(f'no proof is known for {str(entry["kind"])[:40]}')
     squares.append(square / exact(run['noise_multiplier']) ** 2)
@@ -400,11 +399,8 @@ def shift(certificate, figure):
   factor = {'zero_out': 1, 'replace_one': 2}[certificate['adjacency']]
   factor *= whole(certificate['group_size'])
   rounding = root(Fraction(together(added))) if added else 0
-  notes.add(
-    f'taken, not proved: releases in whole numbers add {float(Fraction(rounding, ONE)):.3g} to μ'
-    if added
-    else 'for releases in real numbers'
-  )
+  if added:
+    notes.add(f'taken, not proved: whole numbers add {float(Fraction(rounding, ONE)):.3g} to μ')
   return factor * root(together(squares)) + rounding, sorted(notes)
 
 
@@ -424,6 +420,7 @@ def proofs(certificate, figure):
     words = 'proved' if value <= up(delta) else 'not proved'
     words += f': ε = {float(epsilon)!r} at δ = {float(delta)!r}'
     yield value <= up(delta), f'{words}, as δ is at most {float(Fraction(value, ONE))!r}'
+  yield True, ', '.join(f'{name} {certificate[name]}' for name in TERMS)
   yield from ((True, note) for note in notes)
 
 
@@ -485,6 +482,8 @@ def compared(folder, certificate):
       yield f'strategy of {prefix}claim.json', claims[-1]['strategy'], digest(run['strategy'])
       if '"npz"' not in json.dumps(file['parameters']):  # Else it is another file.
         yield f'{prefix}strategy.json', digest(file), digest(run['strategy'])
+  num_runs = 0 if 'budgets' in statement.get('declared', ()) else len(facts)
+  yield 'number of runs in statement.json', num_runs, len(claims)
   for figure in certificate['figures']:
     name, part = figure['name'], statement[figure['name']]
     curve = part.get('curve', [{'epsilon': part['epsilon'], 'delta': statement['delta']}])
@@ -495,8 +494,9 @@ def compared(folder, certificate):
       if name != 'worst_case':
         outer = claim['participation']
         schema = {'max_rows': outer.get('max_rows', 1), **outer.get('participation', outer)}
-      names = SCHEMA if entry['kind'] == 'min_sep' else ()
-      yield f'participation of {name}', [schema[x] for x in names], [entry[x] for x in names]
+      is_budget = schema.get('kind') == 'loss_budget'
+      stated = ['loss_budget', *[None] * 4] if is_budget else ['min_sep', *map(schema.get, SCHEMA)]
+      yield f'participation of {name}', stated, [entry.get(x) for x in ('kind', *SCHEMA)]
 
 
 def main(paths):

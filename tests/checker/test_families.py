@@ -115,7 +115,7 @@ def test_every_included_strategy(name):
 NOT_PROVED = {
   'dense': (
     certified.claim(dense.Dense(np.eye(20) + 0.1 * np.tri(20, k=-1)), M(20, 4)),
-    "no proof is known for 'dense'",
+    'no proof is known for dense',
   ),
   'bands that overlap': (certified.claim(certified.BANDED, M(24, 2)), 'columns of banded'),
   'a column that rises': (

@@ -10,6 +10,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.participation.accounting import gaussian
+from fl_dpftrl.prove.replaying import certificates
 from tests import made
 from tests.checker import certified
 from tests.commands import lines
@@ -96,6 +97,30 @@ def smaller_participation(folder):
   edit(folder, 'certificate.json', certificate)
 
 
+def other_kind(folder):
+  """Says that a gate kept a small budget, where the claim has a schema."""
+
+  def certificate(document):
+    entry = certified.figure(document)['participations'][0]
+    rounding, rows = entry['rounding'], entry['noise_rows']
+    entry.clear()
+    entry |= {'kind': 'loss_budget', 'squared': (0.1).hex()}
+    entry |= {'rounding': rounding, 'noise_rows': rows}
+
+  edit(folder, 'certificate.json', certificate)
+
+
+def fewer_runs(folder):
+  """Leaves out a run of the statement."""
+
+  def statement(document):
+    document['runs'] = [dict(document, runs=None) for _ in range(2)]
+
+  for name in ('claim.json', 'strategy.json'):
+    shutil.copy(folder / name, folder / f'run-1-{name}')
+  edit(folder, 'statement.json', statement)
+
+
 def more_noise(name):
   def change(document):
     runs = document.get('runs', [document])
@@ -134,6 +159,8 @@ DISHONEST = {
   'no certificate': (lambda folder: (folder / 'certificate.json').unlink(), 'FileNotFound'),
   'another group': (other_terms(group_size=2), 'group_size of statement.json differs'),
   'disjoint runs': (other_terms(disjoint=True), 'disjoint of statement.json differs'),
+  'a budget in place of a schema': (lambda folder: other_kind(folder), 'participation of declared'),
+  'another run that is left out': (lambda folder: fewer_runs(folder), 'number of runs'),
   'fewer coordinates': (other_terms(num_coordinates=10), 'num_coordinates of statement.json'),
 }
 
@@ -195,3 +222,18 @@ def test_verify_names_the_figures_without_a_proof(written):
   assert 'not proved: observed: it follows from the rows' in checks['proof'].detail
   statement = json.loads((written / 'one run' / 'statement.json').read_text())
   assert [line.split(':')[0] for line in statement['not_proved']] == ['observed']
+
+
+@pytest.mark.parametrize('failure', ['missing', 'endless', 'crash'])
+def test_a_checker_that_fails_proves_nothing(failure, written, monkeypatch, tmp_path):
+  path = tmp_path / 'checker' / 'prove.py'
+  path.parent.mkdir()
+  (tmp_path / 'fl_dpftrl').mkdir()
+  if failure != 'missing':
+    path.write_text({'endless': 'while True: pass', 'crash': '1 / 0'}[failure])
+  monkeypatch.setattr(certificates.fl_dpftrl, '__file__', str(tmp_path / 'fl_dpftrl' / 'x.py'))
+  monkeypatch.setattr(certificates, '_SECONDS', 1)
+  certificates.proof_of.cache_clear()
+  checks = {check.name: check for check in dpftrl.verify(written / 'one run').checks}
+  certificates.proof_of.cache_clear()
+  assert checks['proof'].found and checks['certificate'].found and checks['guarantee'].found

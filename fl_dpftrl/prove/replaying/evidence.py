@@ -176,12 +176,8 @@ def verify(
     certified = certificates.certified(statement)
     expected = json.dumps(_document(statement, asked, folder, certified))
     yield from json_files.differences('', stored, json.loads(expected))
-    names = {
-      SUMS,
-      STATEMENT,
-      certificates.NAME,
-      *(f'{p}{UNITS}' for p, run in zip(prefixes, runs) if run.units),
-    }
+    names = {f'{p}{UNITS}' for p, run in zip(prefixes, runs) if run.units}
+    names |= {SUMS, STATEMENT, certificates.NAME}
     names |= population_runs.file_names(population, UNITS) if population else set()
     for facts, prefix in zip(statement.runs, prefixes):
       path = folder / f'{prefix}{files.NAME}'
@@ -359,7 +355,7 @@ def _proof(path: pathlib.Path) -> Iterator[str]:
   if path.exists():
     proof = certificates.proof_of(json_files.read_bytes(path).decode())
     if not proof.holds:
-      yield from (line.strip() for line in proof.lines[1:] if 'not proved' in line)
+      yield from [x.strip() for x in proof.lines if 'not proved' in x] or ['the checker failed']
 
 
 def _model(path: pathlib.Path, stated: str | None) -> Iterator[str]:
