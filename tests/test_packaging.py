@@ -15,7 +15,7 @@ from fl_dpftrl import version
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Of the checkout, what a wheel is made from.
-SOURCES = 'fl_dpftrl', 'tff_inprocess', 'matrices'
+SOURCES = 'fl_dpftrl', 'tff_inprocess', 'matrices', 'checker'
 FILES = 'pyproject.toml', 'setup.py', 'README.md', 'LICENSE'
 
 
@@ -50,7 +50,7 @@ def _expected():
     for path in (ROOT / 'matrices').iterdir()
     if path.suffix in ('.json', '.npz', '.py')
   }
-  return modules | data | matrices
+  return modules | data | matrices | {'fl_dpftrl/checker/prove.py'}
 
 
 @pytest.mark.slow
@@ -70,6 +70,7 @@ def test_a_source_distribution_has_all_that_a_wheel_is_made_from(built):
   with tarfile.open(sdist) as archive:
     names = {name.removeprefix(prefix) for name in archive.getnames()}
   inside = {name.replace('fl_dpftrl/matrices/', 'matrices/') for name in _expected()}
+  inside = {name.replace('fl_dpftrl/checker/', 'checker/') for name in inside}
   assert inside | set(FILES) <= names
 
 

@@ -59,13 +59,13 @@ def claim(strategy, participation, noise=4.0, coordinates=None):
   )
 
 
-def statement(*claims, units=None, **terms):
+def statement(*claims, **terms):
   """Returns the statement of runs of two rounds, in which one device took part each."""
   with tempfile.TemporaryDirectory() as folder:
     runs = []
     for place, each in enumerate(claims):
       path = made.ledger(pathlib.Path(folder, f'{place}.parquet'), [['a'], ['b']], each)
-      runs.append(dpftrl.open_run(path, each.strategy, units=units))
+      runs.append(dpftrl.open_run(path, each.strategy))
     return dpftrl.replay(runs if len(runs) > 1 else runs[0], **{'delta': 1e-6} | terms)
 
 

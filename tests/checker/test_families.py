@@ -52,6 +52,7 @@ def test_terms_of_a_statement(name):
   assert certified.answers(less(document, 1 - 1e-10)) == [False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('disjoint', [False, True])
 def test_several_runs(disjoint):
   claims = [
@@ -64,6 +65,7 @@ def test_several_runs(disjoint):
   assert not any(certified.answers(less(document, 1 - 1e-10)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['identity', 'blt', 'tree online', 'lambda cgd', 'loss budget'])
 def test_what_whole_numbers_add_is_part_of_it(name):
   document = certified.certificate(certified.claim(*certified.FAMILIES[name], 4.0, 10**8))
@@ -74,13 +76,19 @@ def test_what_whole_numbers_add_is_part_of_it(name):
   assert not certified.answers(document)[-1]
 
 
+@pytest.mark.slow
 def test_people(tmp_path):
   units = tmp_path / 'units.csv'
   units.write_text('device_id,unit_id,from_round\na,ann,0\nb,ben,0\n')
   claim = certified.claim(made.BLT, dpftrl.PerUnit(M(60, 6, 5), max_rows=2))
-  document = certified.certificate(claim, units=units)
+  with dpftrl.Run(tmp_path / 'run', claim, units=units) as run, run.round(['a', 'b']) as round_:
+    round_.released()
+  opened = dpftrl.open_run(tmp_path / 'run', units=units)
+  document = certificates.certified(dpftrl.replay(opened, delta=1e-6)).document
   figure = certified.figure(document)
   assert all(certified.answers(document)) and figure['participations'][0]['max_rows'] == 2
+  dpftrl.write_evidence(tmp_path / 'evidence', opened, delta=1e-6)
+  assert prove.main([str(tmp_path / 'evidence')]) == 0
   figure['participations'][0]['max_rows'] = 3
   assert not certified.answers(document)[-1]
 

@@ -165,6 +165,7 @@ DISHONEST = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', DISHONEST)
 def test_a_dishonest_folder(name, written, tmp_path):
   change, words = DISHONEST[name]
@@ -177,6 +178,7 @@ def test_a_dishonest_folder(name, written, tmp_path):
   assert {'certificate', 'claim', 'statement'} & set(failed), failed
 
 
+@pytest.mark.slow
 def test_a_claim_that_all_files_but_the_log_agree_on_is_for_verify(written, tmp_path):
   folder = shutil.copytree(written / 'an array', tmp_path / 'folder')
   edit(folder, 'claim.json', lambda document: document.update(noise_multiplier=8.0))
@@ -224,6 +226,7 @@ def test_verify_names_the_figures_without_a_proof(written):
   assert [line.split(':')[0] for line in statement['not_proved']] == ['observed']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('failure', ['missing', 'endless', 'crash'])
 def test_a_checker_that_fails_proves_nothing(failure, written, monkeypatch, tmp_path):
   path = tmp_path / 'checker' / 'prove.py'

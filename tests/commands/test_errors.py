@@ -177,6 +177,8 @@ LINES = [
   ('replay log.parquet --strategy=identity --delta=1e-6', 'give it as --log=log.parquet'),
   ('replay absent --delta=1e-6 --sampling=poisson', '--sampling does not go with absent'),
   ('verify .', 'holds no SHA256SUMS: it is no evidence'),
+  ('prove', 'FILE'),
+  ('prove absent', "FILE 'absent' does not exist; name a certificate"),
   ('simulate --num_rounds=3', '--population is needed, or --scenario'),
   *(
     (f'simulate {_SAMPLED}=poisson {flag}', f'{flag} conflicts with')

@@ -79,6 +79,7 @@ LINES = (
   f'replay --log=absent.parquet --strategy=identity {_NOISE}',
   'verify evidence',
   'verify absent',
+  'prove absent',
   f'plan {_POPULATION} --timer_rounds=8 --delta=1e-6 --noise_multiplier=4 --num_simulations=2'
   ' --strategies=identity,tree_online,blt-b100 --output=plan.json',
   f'plan {_POPULATION} --timer_hours=24 --delta=1e-6 --epsilon=3 --num_simulations=1'

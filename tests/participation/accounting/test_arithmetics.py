@@ -26,9 +26,9 @@ COVERED = arithmetics.Arithmetic.covered
 def _coarse(monkeypatch):
   """A lattice with four standard deviations of Z in a unit, where roundings show."""
   monkeypatch.setattr(lattice, 'BITS', -2)
-  arithmetics._stream_factors.cache_clear()
+  arithmetics.stream_factors.cache_clear()
   yield -2
-  arithmetics._stream_factors.cache_clear()
+  arithmetics.stream_factors.cache_clear()
 
 
 def _mu(noise, schema, *, adjacency='zero_out', group_size=1):
