@@ -20,12 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> json_files.Object:
   """Returns whether all figures are proved, and the lines of the checker."""
-  paths = [pathlib.Path(name) for name in args.files]
-  for path in paths:
-    if not path.exists():
-      raise ValueError(f'FILE {messages.quoted(str(path))} does not exist; name a certificate')
-  proof = certificates.prove([path.absolute() for path in paths])
-  return {'proved': proof.holds, 'lines': list(proof.lines)}
+  for name in args.files:
+    if not pathlib.Path(name).exists():
+      raise ValueError(f'FILE {messages.quoted(name)} does not exist; name a certificate')
+  holds, lines = certificates.prove([pathlib.Path(name).absolute() for name in args.files])
+  return {'proved': holds, 'lines': list(lines)}
 
 
 def show(result: json_files.Object) -> str:

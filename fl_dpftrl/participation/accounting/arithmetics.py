@@ -120,10 +120,7 @@ def rounding(
 
 @functools.lru_cache(maxsize=64)
 def stream_factors(strategy: base.Strategy, num_rounds: int) -> tuple[float, int]:
-  """Returns ‖B⁻¹‖₂·(1 + 2f)/2ᵖ, and the number of values a round has in each coordinate.
-
-  The first, times √(n·d), is what the stream adds to μ; none of the others may be far from 0.
-  """
+  """Returns ‖B⁻¹‖₂·(1 + 2f)/2ᵖ, and the values of a coordinate of a round, none of them far."""
   norm = lattice.rounding_norm(strategy, num_rounds)
   off = lattice.carried_error(strategy, num_rounds)
   watched = 2 + strategy.noise(num_rounds).num_buffers

@@ -18,7 +18,7 @@ import numpy as np
 
 import fl_dpftrl
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.mechanisms import base, schemas, sensitivities
+from fl_dpftrl.mechanisms import base
 from fl_dpftrl.participation.accounting import adjacencies, arithmetics
 from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import loss_budgets, per_units, population_budgets
@@ -39,13 +39,6 @@ class Certified(NamedTuple):
   not_proved: tuple[str, ...]
 
 
-class Proof(NamedTuple):
-  """The checker's answer: whether all is proved, and its lines."""
-
-  holds: bool
-  lines: tuple[str, ...]
-
-
 class UnknownProof(Exception):
   """Why a figure has no certificate, in words."""
 
@@ -59,30 +52,27 @@ def certified(statement: statements.Statement) -> Certified:
       continue  # Of a run without an end, both are one.
     try:
       document = _document(statement, part)
+      holds, lines = proof_of(json.dumps(document, default=str))  # Of a family of a user's own.
+      if not holds:  # Digits would differ between processors.
+        _, _, reason = ''.join(lines[:2]).partition('not proved: ')
+        raise UnknownProof(_BOUND if reason.startswith('ε = ') else reason)
+      figures += document['figures']
     except UnknownProof as why:
       not_proved.append(f'{part.name}: {why}')
-      continue
-    proof = proof_of(json.dumps(document, default=str))  # Of a family of a user's own.
-    if proof.holds:
-      figures += document['figures']
-      continue
-    _, _, reason = ''.join(proof.lines[:2]).partition('not proved: ')
-    # Digits would differ between processors.
-    not_proved.append(f'{part.name}: {_BOUND if reason.startswith("ε = ") else reason}')
   return Certified({**document, 'figures': figures} if figures else None, tuple(not_proved))
 
 
 @functools.lru_cache(maxsize=64)
-def proof_of(content: str) -> Proof:
-  """Returns the checker's answer to the content of a certificate."""
+def proof_of(content: str) -> tuple[bool, tuple[str, ...]]:
+  """Returns `prove` of the content of a certificate."""
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder, NAME)
     path.write_text(content, 'utf-8')
     return prove([path])
 
 
-def prove(paths: Sequence[pathlib.Path]) -> Proof:
-  """Runs the checker on certificates, or folders of evidence, in another process."""
+def prove(paths: Sequence[pathlib.Path]) -> tuple[bool, tuple[str, ...]]:
+  """Runs the checker on files or folders; returns whether all is proved, and its lines."""
   package = pathlib.Path(fl_dpftrl.__file__).parent
   places = [folder / 'checker' / 'prove.py' for folder in (package, package.parent)]
   checker = places[not places[0].exists()]  # Installed, or beside the package.
@@ -90,8 +80,8 @@ def prove(paths: Sequence[pathlib.Path]) -> Proof:
   try:
     done = subprocess.run(command, capture_output=True, encoding='utf-8', timeout=_SECONDS)
   except subprocess.TimeoutExpired:
-    return Proof(False, (f'not proved: it takes more than {_SECONDS} seconds',))
-  return Proof(not done.returncode, tuple((done.stdout + done.stderr).splitlines()))
+    return False, (f'not proved: it takes more than {_SECONDS} seconds',)
+  return not done.returncode, tuple((done.stdout + done.stderr).splitlines())
 
 
 def differences(path: pathlib.Path, document: json_files.Object | None) -> Iterator[str]:
@@ -116,19 +106,15 @@ def _document(statement: statements.Statement, part: statement_parts.Part) -> js
       raise UnknownProof('it does not hold, or is of draws, of which no proof is known')
     participations = [run.claim.answers for run in statement.runs]
   if planned and isinstance(planned.participation, population_budgets.PopulationBudget):
-    one = sensitivities.Sensitivity(1.0, sensitivities.EXACT)
-    scale, _ = adjacencies.scaled(one, statement.adjacency, statement.group_size)
-    mu = guarantee.sensitivity / guarantee.noise_multiplier / scale
+    scale = statement.group_size * (2 if statement.adjacency == adjacencies.REPLACE_ONE else 1)
+    square = (guarantee.sensitivity / guarantee.noise_multiplier / scale) ** 2
     runs: list[json_files.Object] = [{'noise_multiplier': (1.0).hex()}]
-    rows = sum(participation.num_rows for participation in participations)
-    entry = {'kind': 'population', 'squared': (mu * mu).hex(), 'noise_rows': rows}
-    entries = [{**entry, 'rounding': (0.0).hex()}]  # Charges have it.
+    entries = [{'kind': 'population', 'squared': square.hex(), 'noise_rows': 1}]
+    entries[0]['rounding'] = (0.0).hex()  # Charges have it.
   else:
     claims = [run.claim for run in statement.runs]
-    runs = [
-      {'strategy': strategy_json(c.strategy), 'noise_multiplier': c.noise_multiplier.hex()}
-      for c in claims
-    ]
+    noise = [{'noise_multiplier': claim.noise_multiplier.hex()} for claim in claims]
+    runs = [{'strategy': strategy_json(c.strategy), **n} for c, n in zip(claims, noise)]
     entries = [_entry(c, p, d is not None) for c, p in zip(claims, participations)]
   points = [{'epsilon': guarantee.epsilon(delta), 'delta': delta} for delta in guarantee.deltas]
   guarantees = [{name: float(x).hex() for name, x in point.items()} for point in points]
@@ -155,10 +141,8 @@ def _entry(
   entry: json_files.Object = {'noise_rows': participation.num_rows}
   if isinstance(inner, loss_budgets.LossBudget):
     entry |= {'kind': 'loss_budget', 'squared': inner.square(claim.strategy).hex()}
-  elif isinstance(inner, schemas.Schema):
+  else:  # Whatever a schema of a user's own allows, these numbers do.
     entry |= {'kind': 'min_sep', **inner.numbers, 'max_rows': max_rows}
-  else:
-    raise UnknownProof('no proof is known for its participation')
   if is_covered:
     per_root, _ = arithmetics.stream_factors(claim.strategy, participation.num_rows)
     entry['rounding'] = float(per_root).hex()

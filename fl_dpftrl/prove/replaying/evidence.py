@@ -95,9 +95,8 @@ def write_evidence(
       _write(temporary / f'{prefix}{run_claim.NAME}', run.claim.to_json())
       if run.units is not None:
         run.units.save(temporary / f'{prefix}{UNITS}', run.log.layout.first_round)
-      opened.append(
-        dataclasses.replace(run, log=_opened(temporary, prefix, replay_arguments.for_run(run)))
-      )
+      log = _opened(temporary, prefix, replay_arguments.for_run(run))
+      opened.append(dataclasses.replace(run, log=log))
     if population is not None:
       population_runs.store(population, temporary, UNITS)
     try:
@@ -114,7 +113,7 @@ def write_evidence(
     certified = certificates.certified(statement)
     if certified.document is not None:
       _write(temporary / certificates.NAME, certified.document)
-    _write(temporary / STATEMENT, _document(statement, asked, temporary, certified))
+    _write(temporary / STATEMENT, _document(statement, asked, temporary))
     lines = (f'{_digest(path)}  {path.name}\n' for path in sorted(temporary.iterdir()))
     sums = ''.join(lines).encode()
     durable.write_durably(temporary / SUMS, sums, private=True)
@@ -174,7 +173,7 @@ def verify(
       population = _population(folder)
     statement = _replayed(population or runs, asked, progress)
     certified = certificates.certified(statement)
-    expected = json.dumps(_document(statement, asked, folder, certified))
+    expected = json.dumps(_document(statement, asked, folder))
     yield from json_files.differences('', stored, json.loads(expected))
     names = {f'{p}{UNITS}' for p, run in zip(prefixes, runs) if run.units}
     names |= {SUMS, STATEMENT, certificates.NAME}
@@ -279,16 +278,14 @@ def _replayed(
 
 
 def _document(
-  statement: statements.Statement,
-  asked: json_files.Object,
-  folder: pathlib.Path,
-  certified: certificates.Certified,
+  statement: statements.Statement, asked: json_files.Object, folder: pathlib.Path
 ) -> json_files.Object:
   """Returns a statement and its arguments, without the folder that the logs were read in."""
   result, prefix = statement.to_json(), f'{folder}{os.sep}'
   for name in ('warnings', 'assumptions'):
     result[name] = [sentence.replace(prefix, '') for sentence in result[name]]
-  return {**result, 'not_proved': list(certified.not_proved), 'asked': asked}
+  not_proved = certificates.certified(statement).not_proved
+  return {**result, 'not_proved': list(not_proved), 'asked': asked}
 
 
 def _write(path: pathlib.Path, document: json_files.Object) -> None:
@@ -353,9 +350,9 @@ def _strategy_differences(
 def _proof(path: pathlib.Path) -> Iterator[str]:
   """Yields what the checker does not prove of a certificate, if there is one."""
   if path.exists():
-    proof = certificates.proof_of(json_files.read_bytes(path).decode())
-    if not proof.holds:
-      yield from [x.strip() for x in proof.lines if 'not proved' in x] or ['the checker failed']
+    holds, lines = certificates.proof_of(json_files.read_bytes(path).decode())
+    if not holds:
+      yield from [x.strip() for x in lines if 'not proved' in x] or ['the checker failed']
 
 
 def _model(path: pathlib.Path, stated: str | None) -> Iterator[str]:
