@@ -43,6 +43,7 @@ def _expected():
     for path in (ROOT / name).rglob('*.py')
   }
   data = {'fl_dpftrl/__init__.pyi', 'fl_dpftrl/py.typed'}
+  data.add('fl_dpftrl/prove/replaying/questions.json')
   templates = (ROOT / 'fl_dpftrl' / 'prove' / 'reports' / 'templates').iterdir()
   data |= {str(path.relative_to(ROOT)) for path in templates}
   matrices = {

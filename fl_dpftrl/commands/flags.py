@@ -235,10 +235,11 @@ def add_guarantee(
   parser: argparse.ArgumentParser,
   adjacencies: str = 'zero_out (default), replace_one, which doubles the sensitivity, or'
   ' add_or_remove, which needs --sampling=poisson',
+  **changes: Any,
 ) -> None:
-  """Adds --delta, --adjacency and --group_size."""
+  """Adds --delta, with changes, --adjacency and --group_size."""
   words = 'δ; repeat it for a curve of ε (the figures use the first one)'
-  add(parser, 'delta', action='append', help=words)
+  add(parser, 'delta', action='append', **{'help': words, **changes})
   parser.add_argument('--adjacency', default='zero_out', help=adjacencies)
   words = 'number of devices protected together; multiplies the sensitivity'
   parser.add_argument('--group_size', type=int, default=1, help=words)

@@ -17,6 +17,7 @@ from fl_dpftrl.prove.replaying import (
   population_runs,
   replays,
   statements,
+  verdicts,
 )
 from fl_dpftrl.support.files import json_files
 
@@ -96,8 +97,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' guarantee is computed unless the log contradicts it; poisson and'
     ' fixed_size amplify privacy',
   )
-  flags.add_guarantee(parser, 'zero_out (default), or replace_one, which doubles the sensitivity')
-  flags.add_max_epsilon(parser)
+  adjacencies = 'zero_out (default), or replace_one, which doubles the sensitivity'
+  flags.add_guarantee(parser, adjacencies, required=False)
+  words = (
+    'claim to judge, such as 3@1e-8: ε is at most 3 at δ = 1e-8, by what was declared, else by the'
+    ' worst case; its δ comes first, and needs no --delta; exit with status 3 if it is not held'
+  )
+  add('--claim', metavar='ε@δ', help=words)
   add(
     '--report', metavar='FILE.html', help='privacy report to write, for readers who may see the log'
   )
@@ -136,15 +142,17 @@ class Replayed(NamedTuple):
   statement: statements.Statement
   opened: list[opened_runs.RecordedRun]
   population: population_runs.PopulationRuns | None = None
+  verdict: verdicts.Verdict | None = None
 
   def to_json(self) -> json_files.Object:
-    """Returns the statement."""
-    return self.statement.to_json()
+    """Returns the statement, and the verdict on a claim."""
+    judged = {'verdict': self.verdict.to_json()} if self.verdict else {}
+    return self.statement.to_json() | judged
 
 
 def run(args: argparse.Namespace) -> Replayed:
   """Reads and counts the log, and computes guarantees."""
-  flags.check_max_epsilon(args)
+  claimed = _claimed(args)
   if args.evidence:
     evidence.check_folder(pathlib.Path(args.evidence))
     output.check_writable('evidence', args.evidence)
@@ -168,13 +176,33 @@ def run(args: argparse.Namespace) -> Replayed:
     evidence.check_run(opened_run)
   result = replays.replay(population or opened, **options)
   replay_text.say_warnings(result)
-  return Replayed(result, opened, population)
+  judged = claimed and verdicts.verdict(result, claimed)
+  return Replayed(result, opened, population, judged)
+
+
+def _claimed(args: argparse.Namespace) -> verdicts.ClaimedEpsilon | None:
+  """Returns the claim to judge; ValueError for another spelling, and with no δ at all."""
+  if args.claim is not None:
+    try:
+      return verdicts.ClaimedEpsilon.parse(args.claim)
+    except ValueError as error:
+      raise ValueError(f'--{error}') from None
+  if not args.delta:
+    raise ValueError('--delta is needed, or --claim=ε@δ')
+  return None
+
+
+def _deltas(args: argparse.Namespace) -> list[float]:
+  """Returns every δ at which ε is stated, that of the claim first."""
+  claimed = _claimed(args)
+  first = [claimed.delta] if claimed else []
+  return [*first, *(delta for delta in args.delta or () if delta not in first)]
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the options of a replay, which evidence repeats."""
   return {
-    'delta': args.delta,
+    'delta': _deltas(args),
     'adjacency': args.adjacency,
     'group_size': args.group_size,
     'disjoint': args.sites in ('disjoint', 'local'),
@@ -185,7 +213,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 def finish(args: argparse.Namespace, result: Replayed) -> None:
   """Writes the evidence and the reports."""
-  statement, opened, population = result
+  statement, opened, population, _ = result
   if args.write_counts and statement.tally:
     counted.write(args.write_counts, opened[0], statement.tally)
   for path, published in ((args.report, False), (args.public_report, True)):
@@ -208,11 +236,7 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
 
 
 def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | None:
-  """Returns the exit status and a line if the guarantee is void, not kept, or above the budget.
-
-  The budget is compared with the guarantee of the sampling scheme, else of the declared schema,
-  else of the worst case.
-  """
+  """Returns the exit status and a line if the guarantee is void, not kept, or above the claim."""
   result = replayed.statement
   if result.void_reason:
     return flags.NOT_KEPT, f'the guarantee is void: {result.void_reason}'
@@ -223,7 +247,8 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
     number = result.violations and result.violations.num_devices
     who = number and f', by {number} {result.unit}{"s" * (number > 1)}'
     return flags.NOT_KEPT, f'{planned.broken}{who or ""}'
-  return flags.above_budget(args, (planned or result.parts[0]).guarantee.epsilon())
+  judged = replayed.verdict
+  return None if judged is None or judged.held else (flags.ABOVE_BUDGET, str(judged))
 
 
 def _runs(args: argparse.Namespace) -> list[opened_runs.RecordedRun]:
@@ -307,7 +332,7 @@ def _setting(args: argparse.Namespace, delta: float) -> 'settings.Setting':
   from fl_dpftrl.prove.reports import settings
 
   pairs: list[tuple[str, Any]] = []
-  for name in (*_OF_ONE_RUN, 'sites', 'delta', 'adjacency', 'group_size', 'max_epsilon'):
+  for name in (*_OF_ONE_RUN, 'sites', 'claim', 'delta', 'adjacency', 'group_size'):
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
       pairs.append((name, value))
@@ -318,11 +343,11 @@ def _setting(args: argparse.Namespace, delta: float) -> 'settings.Setting':
     run=', '.join(names),
     command=flags.command_line('replay', pairs, args.runs),
     strategy=args.strategy and os.path.basename(args.strategy),
-    max_epsilon=args.max_epsilon,
     canaries=run_audit.shown(places[0], delta) if len(args.runs) == 1 else None,
+    claimed=_claimed(args),
   )
 
 
 def show(result: Replayed) -> str:
-  """Formats the guarantees, rounded up, and their assumptions."""
-  return replay_text.text(result.statement)
+  """Formats the verdict, the guarantees, rounded up, and their assumptions."""
+  return replay_text.text(result.statement, result.verdict)

@@ -1,16 +1,23 @@
 """Text output of the `replay` command."""
 
 import sys
+from collections.abc import Sequence
 
-from fl_dpftrl.prove.replaying import observed_losses, participation_sentences, statements
+from fl_dpftrl.prove.replaying import (
+  assumption_sentences,
+  observed_losses,
+  participation_sentences,
+  statements,
+  verdicts,
+)
 from fl_dpftrl.support.text import messages, roundings
 
 LONGEST = 1000  # maximum number of characters of a sentence
 _LISTED = 8  # columns
 
 
-def text(result: statements.Statement) -> str:
-  """Returns the guarantees, rounded up, and their assumptions as text."""
+def text(result: statements.Statement, verdict: verdicts.Verdict | None = None) -> str:
+  """Returns the verdict, the guarantees, rounded up, and their assumptions as text."""
   per_device = result.per_device
   if not result.counts:
     raise ValueError('the statement must be confidential: a publishable one has no counts')
@@ -19,6 +26,8 @@ def text(result: statements.Statement) -> str:
     most = f'{result.most_over_runs} in all runs, {most} in one'
   short = None if result.several else result.runs[0].rounds_short_of_report_goal
   lines = []
+  if verdict:
+    lines += [f'claim               {messages.one_line(verdict, limit=LONGEST)}', '']
   if result.void_reason:
     reason = messages.one_line(result.void_reason, limit=LONGEST)
     lines += [f'THE GUARANTEE IS VOID: {reason}', '']
@@ -37,9 +46,14 @@ def text(result: statements.Statement) -> str:
   if result.rounds_may_follow and not result.void_reason:
     lines.append(f'guarantee           {result.quoted}')
   lines += [*_per_run(result), '', *_guarantees(result), *_violated(result)]
+  if not (result.void_reason or result.worst_case.void_reason):
+    lines += ['', verdicts.to_quote(result)]
   lines += _per_device(result, per_device) if per_device else []
-  lines += ['', 'assumptions']
-  lines += [f'- {messages.one_line(sentence, limit=LONGEST)}' for sentence in result.assumptions]
+  every = assumption_sentences.listed(result)
+  for group, title in assumption_sentences.GROUPS.items():
+    sentences = [assumption.sentence for assumption in every if assumption.group == group]
+    lines += _bullets(f'assumptions: {title}', sentences)
+  lines += _bullets('void if', verdict.void_if if verdict else ())
   for run in result.runs:
     if run.claim.private_metrics is not None:
       names = messages.one_line(', '.join(run.claim.private_metrics.bounds), limit=LONGEST)
@@ -48,6 +62,12 @@ def text(result: statements.Statement) -> str:
     names = messages.one_line(', '.join(result.not_private_metrics), limit=LONGEST)
     lines += ['', f'metrics without the noise, which nothing here covers: {names}']
   return '\n'.join(lines)
+
+
+def _bullets(title: str, sentences: Sequence[str]) -> list[str]:
+  """Returns sentences below a title; nothing without any."""
+  shown = [f'- {messages.one_line(sentence, limit=LONGEST)}' for sentence in sentences]
+  return ['', title, *shown] if shown else []
 
 
 def say_warnings(result: statements.Statement) -> None:

@@ -14,7 +14,7 @@ from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation import accounting
 from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.prove.auditing import run_audit
-from fl_dpftrl.prove.replaying import opened_runs, publication, replays, statements
+from fl_dpftrl.prove.replaying import opened_runs, publication, replays, statements, verdicts
 from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import budget, continued_claims, guards, live_round, shared_budgets, status
 from fl_dpftrl.run.observers import observer
@@ -76,8 +76,11 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
       delta = population.claim.delta
     self.folder, self.delta, self.max_epsilon = paths.local(folder), delta, max_epsilon
     self.exact_metrics = tuple(exact_metrics)
-    self.setting = dataclasses.replace(setting, max_epsilon=max_epsilon)
     budget.check(claim, max_epsilon, delta)
+    self.setting = setting
+    if max_epsilon is not None and delta is not None:
+      claimed = verdicts.ClaimedEpsilon(max_epsilon, delta)
+      self.setting = dataclasses.replace(setting, claimed=claimed)
     continued_claims.check_report_goal(claim, self.folder)
     # Whoever knows the batches has no amplified guarantee.
     mode = 0o700 if is_private or claim.is_drawn else 0o777

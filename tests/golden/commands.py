@@ -75,7 +75,7 @@ LINES = (
   f'replay --log=written.csv --strategy=banded_toeplitz.json {_NOISE} --num_rounds=24',
   f'replay --log=written.csv --strategy=banded_toeplitz.json {_NOISE} --num_rounds=24'
   ' --columns=round=step',
-  f'replay --log=log.parquet --strategy=identity {_NOISE} --max_epsilon=0.1',
+  f'replay --log=log.parquet --strategy=identity {_NOISE} --claim=0.1@1e-10',
   f'replay --log=absent.parquet --strategy=identity {_NOISE}',
   'verify evidence',
   'verify absent',

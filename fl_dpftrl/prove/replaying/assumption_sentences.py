@@ -7,7 +7,7 @@ added. A new assumption is a fact in `run_facts.RunFacts`, and a sentence here.
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fl_dpftrl.logs import id_columns
 from fl_dpftrl.participation.accounting import adjacencies, arithmetics, guarantees
@@ -34,40 +34,56 @@ _ARITHMETIC = {
 }
 
 
-# Of what an assumption is; a report says those of single figures beside the figures.
-LOG, SERVER = 'the log', 'the server'
-FIGURES, DEVICES = 'the figures', 'the devices'
+LOG, CODE, OPERATOR = 'log', 'code', 'operator'
+GROUPS = {
+  LOG: 'what the log shows',
+  CODE: "what the run's code is trusted for",
+  OPERATOR: 'what only the operator can say',
+}
+"""Groups of assumptions, by who can answer for them."""
+
+ALL, NO_FIGURE = 'all', 'none'
 
 
-def subjects(statement: Statement) -> list[tuple[str, str]]:
-  """Returns all assumptions in their order, each after its subject: LOG, for example."""
+class Assumption(NamedTuple):
+  """A sentence of a group, on which a figure rests: a part of a statement by name, or ALL."""
+
+  group: str
+  sentence: str
+  figure: str = ALL
+
+
+def listed(statement: Statement) -> list[Assumption]:
+  """Returns all assumptions in their order."""
   runs, planned = statement.runs, statement.planned
   group_size = statement.group_size
-  figure_sentences = ['worst case: the declared one, which holds for any rounds of the log']
+  # Of the code of another system nothing is known.
+  code = CODE if all(run.claim_in_log for run in runs) else OPERATOR
+  worst_cases = ['worst case: the declared one, which holds for any rounds of the log']
   if not (planned and planned.holds and planned.participation.num_rounds is None):
-    figure_sentences = [
+    worst_cases = [
       f'worst case: {run.schema.assumption}{suffix}, as in the log' for suffix, run in _named(runs)
     ]
+  result = [Assumption(LOG, sentence, 'worst_case') for sentence in worst_cases]
   if statement.observed is not None:
-    figure_sentences.append(
-      'observed: each device took part in the rounds that the log lists for it'
-    )
-  result = [(FIGURES, sentence) for sentence in figure_sentences]
+    sentence = 'observed: each device took part in the rounds that the log lists for it'
+    result.append(Assumption(LOG, sentence, 'observed'))
   if planned:
-    subject = SERVER if planned.participation.is_drawn else LOG
-    result += [(subject, s) for s in _planned(runs, planned, statement.adjacency)]
-  if statement.worst_case.void_reason:
-    result.append((FIGURES, f'NOTHING IS GUARANTEED: {statement.worst_case.void_reason}'))
-  if statement.void_reason:
-    result.append((FIGURES, f'THE GUARANTEE IS VOID: {statement.void_reason}'))
+    result += _planned(runs, planned, statement.adjacency)
+  for start, reason in (
+    ('NOTHING IS GUARANTEED', statement.worst_case.void_reason),
+    ('THE GUARANTEE IS VOID', statement.void_reason),
+  ):
+    if reason:
+      result.append(Assumption(LOG, f'{start}: {reason}', NO_FIGURE))
   clipping, noise, participation = guarantees.ASSUMPTIONS
-  result += [(SERVER, clipping), (SERVER, noise), (DEVICES, participation)]
-  result += [(FIGURES, sentence) for sentence in _of_releases(statement)]
+  result += [Assumption(code, clipping), Assumption(code, noise)]
+  result += [Assumption(OPERATOR, participation), *_of_releases(statement)]
   for sentence in adjacencies.assumptions(statement.adjacency):
     if statement.unit != 'device':
       sentence = sentence.replace('of one device', 'of all devices of one device')
       sentence = re.sub('(a|one) device', rf'\1 {statement.unit}', sentence)
-    result.append((DEVICES, sentence))
+    result.append(Assumption(OPERATOR, sentence))
   if group_size > 1:
     observed = '' if statement.observed is None else f', observed adds the {group_size} largest'
     sentence = (
@@ -75,7 +91,7 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
       f' multiply the sensitivity of one by {group_size}{observed}, which is never too'
       ' little'
     )
-    result.append((DEVICES, sentence))
+    result.append(Assumption(OPERATOR, sentence))
   complete = (
     'the log is complete: it has every device whose update may have entered a released sum, and its'
     ' num_rounds counts every round whose noise was used up, failed ones too'
@@ -93,8 +109,9 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
       f'the table of units has every device of each {statement.unit}, under the ids of the log: ids'
       ' that differ in case, leading zeros or look-alike letters count as other devices'
     )
-  result += [(LOG, complete), (LOG, id_sentence), *((LOG, sentence) for sentence in _noise(runs))]
-  result += [(SERVER, _ARITHMETIC[statement.arithmetic.kind]), (SERVER, once)]
+  result += [Assumption(OPERATOR, complete), Assumption(OPERATOR, id_sentence)]
+  result += [*_noise(runs, code), Assumption(code, _ARITHMETIC[statement.arithmetic.kind])]
+  result.append(Assumption(OPERATOR, once))
   if len(runs) > 1:
     independent = (
       'the noise of each run is independent of that of the others; a device'
@@ -105,7 +122,7 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
         '; which runs there were, and their strategies, noise and schemas, did not depend on what'
         ' the others released'
       )
-    result.append((SERVER, independent))
+    result.append(Assumption(OPERATOR, independent))
   if statement.disjoint:
     seen = (
       'each run has ids of its own, by which nothing can be seen of that'
@@ -113,16 +130,16 @@ def subjects(statement: Statement) -> list[tuple[str, str]]:
       else 'the logs name none twice, and none has another id in another run'
     )
     sentence = f'every {statement.unit} is in one of the runs only, as whoever replays said: {seen}'
-    result.append((LOG, sentence))
+    result.append(Assumption(OPERATOR, sentence))
+  is_of_population = planned is not None and _is_population(planned)
   for suffix, run in _named(runs):
     if run.claim.canaries is not None:
       sentence = (
         f'the {run.claim.canaries.number:,} canaries{suffix} are no devices: the schema was checked'
         ' for them too, and numbers of devices leave them out, by ids that follow from the claim'
       )
-      result.append((LOG, sentence))
-    is_of_population = planned is not None and _is_population(planned)
-    result += [(SERVER, sentence) for sentence in _of_run(run, suffix, is_of_population)]
+      result.append(Assumption(LOG, sentence))
+    result += _of_run(run, suffix, is_of_population, code)
   return result
 
 
@@ -131,7 +148,7 @@ def _named(runs: Sequence[run_facts.RunFacts]) -> list[tuple[str, run_facts.RunF
   return [(f' in run {i}' if len(runs) > 1 else '', run) for i, run in enumerate(runs, 1)]
 
 
-def _of_releases(statement: Statement) -> list[str]:
+def _of_releases(statement: Statement) -> list[Assumption]:
   """Returns what each figure assumes of choices that could have followed releases.
 
   Adaptive participation and an adaptive end change no guarantee of all rounds that a schema allows:
@@ -141,49 +158,58 @@ def _of_releases(statement: Statement) -> list[str]:
   """
   end = 'the end of a run' if statement.several else 'the end of the run'
   figures = 'worst case assumes' if statement.observed is None else 'worst case and observed assume'
+  figure = 'worst_case'
   if statement.planned and _is_population(statement.planned):  # Whose worst case is declared.
-    figures = 'observed assumes'
-  result = [f'{figures} that neither participation nor {end} depended on what was released']
-  if statement.planned and statement.planned.holds:
-    result.append(participation_sentences.adaptivity(statement.planned.participation, end))
-  elif statement.planned:
-    result.append(f'no figure holds if what was released decided who took part, or {end}')
+    figures, figure = 'observed assumes', 'observed'
+  sentence = f'{figures} that neither participation nor {end} depended on what was released'
+  result = [Assumption(OPERATOR, sentence, figure)]
+  if planned := statement.planned:
+    sentence = f'no figure holds if what was released decided who took part, or {end}'
+    if planned.holds:
+      sentence = participation_sentences.adaptivity(planned.participation, end)
+    result.append(Assumption(OPERATOR, sentence, planned.name))
   return result
 
 
 def _planned(
   runs: Sequence[run_facts.RunFacts], planned: statement_parts.Planned, adjacency: str
-) -> list[str]:
+) -> list[Assumption]:
   whole = planned.participation
   every = [whole] if len(runs) == 1 else [run.claim.answers for run in runs]
   recorded = {of_run: run.schema_in_log for of_run, run in _named(runs)}
   if _is_population(planned):
     every, recorded = [whole], {'': True}
-  result = [
-    f'{sentence}{of_run}'
-    for of_run, participation in zip(recorded, every)
-    for sentence in participation_sentences.assumptions(participation, adjacency)
-  ]
-  return [*result, *participation_sentences.verdicts(whole, recorded, planned.holds)]
+  result = list[Assumption]()
+  for suffix, participation in zip(recorded, every):
+    first, *others = participation_sentences.assumptions(participation, adjacency)
+    result.append(Assumption(OPERATOR if whole.is_secret else LOG, first + suffix, planned.name))
+    result += [Assumption(OPERATOR, sentence + suffix, planned.name) for sentence in others]
+  group = LOG if all(recorded.values()) and not whole.is_drawn else OPERATOR
+  sentences = participation_sentences.verdicts(whole, recorded, planned.holds)
+  return [*result, *(Assumption(group, sentence, planned.name) for sentence in sentences)]
 
 
-def _noise(runs: Sequence[run_facts.RunFacts]) -> list[str]:
+def _noise(runs: Sequence[run_facts.RunFacts], code: str) -> list[Assumption]:
   """Returns what is stated of the noise, and what of it no log can confirm."""
   words = 'are stated by whoever replays: the log cannot confirm them'
-  without_claim = [of_run for of_run, run in _named(runs) if not run.claim_in_log]
-  return [
-    'the stated strategy and noise multiplier were those of all rounds of the run',
-    *(f'strategy and noise multiplier{of_run} {words}' for of_run in without_claim),
+  sentence = 'the stated strategy and noise multiplier were those of all rounds of the run'
+  unconfirmed = [
+    Assumption(OPERATOR, f'strategy and noise multiplier{of_run} {words}')
+    for of_run, run in _named(runs)
+    if not run.claim_in_log
   ]
+  return [Assumption(code, sentence), *unconfirmed]
 
 
 def _is_population(planned: statement_parts.Planned) -> bool:
   return isinstance(planned.participation, population_budgets.PopulationBudget)
 
 
-def _of_run(run: run_facts.RunFacts, suffix: str, is_of_population: bool) -> list[str]:
+def _of_run(
+  run: run_facts.RunFacts, suffix: str, is_of_population: bool, code: str
+) -> list[Assumption]:
   """Returns the assumptions that only some runs have."""
-  result = []
+  result, by_code = list[str](), list[str]()
   if run.units and run.units.cited:
     result.append(
       f'every {run.units.name} with devices was in the table{suffix} before their rounds began, as'
@@ -218,7 +244,7 @@ def _of_run(run: run_facts.RunFacts, suffix: str, is_of_population: bool) -> lis
       " depends on devices' data: whoever trained stated it, check_process cannot see it"
     )
   if run.claim.adaptive_clipping is not None:
-    result.append(
+    by_code.append(
       f'the clip norm was adaptive{suffix}: that of a round was computed only from releases with'
       ' noise before it; the noise multiplier is that of updates and of the counts of clipped,'
       ' zeroed and rejected ones together, which the guarantee covers'
@@ -228,8 +254,11 @@ def _of_run(run: run_facts.RunFacts, suffix: str, is_of_population: bool) -> lis
     ended = 'has the guarantee of all declared rounds'
     if run.claim.declared is None:
       ended = 'has none of these guarantees, as no rounds were declared'
-    result.append(
+    by_code.append(
       f'means of the metrics {names} were released{suffix} with noise, which noise multiplier and'
       f' guarantee cover; a run that ended by them {ended}'
     )
-  return result
+  return [
+    *(Assumption(OPERATOR, sentence) for sentence in result),
+    *(Assumption(code, sentence) for sentence in by_code),
+  ]

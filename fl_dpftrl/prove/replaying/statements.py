@@ -15,6 +15,7 @@ from fl_dpftrl.prove.replaying import (
   participation_sentences,
   run_facts,
   statement_parts,
+  verdicts,
 )
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
@@ -191,7 +192,7 @@ class Statement:
   @property
   def assumptions(self) -> tuple[str, ...]:
     """Sentences on which the figures rest."""
-    return tuple(sentence for _, sentence in assumption_sentences.subjects(self))
+    return tuple(each.sentence for each in assumption_sentences.listed(self))
 
   @property
   def not_private_metrics(self) -> tuple[str, ...]:
@@ -265,6 +266,14 @@ class Statement:
       return f'{text}, of the costliest of {len(self.runs)} runs; so far ε = {so_far}'
     rounds = f'{head.extent}; so far ε = {so_far}, {self.num_rounds} rounds'
     return f'{text}, of {rounds}'
+
+  def verdict(self, epsilon: float, delta: float | None = None) -> verdicts.Verdict:
+    """Returns whether ε at a δ is at most a claimed one, and on what that rests.
+
+    What was declared or drawn decides, else the worst case; what was observed never does.
+    """
+    delta = self.delta if delta is None else delta
+    return verdicts.verdict(self, verdicts.ClaimedEpsilon(epsilon, delta))
 
   def part(self, name: str) -> statement_parts.Part | None:
     """Returns a part by name; None if it is not there."""

@@ -9,15 +9,20 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from fl_dpftrl import version
 from fl_dpftrl.participation.rules import population_budgets
-from fl_dpftrl.prove.replaying import assumption_sentences, publication, run_facts, statements
+from fl_dpftrl.prove.replaying import (
+  assumption_sentences,
+  publication,
+  run_facts,
+  statements,
+  verdicts,
+)
 from fl_dpftrl.prove.reports import page, report_figures, settings
-from fl_dpftrl.support.files import durable, json_files
+from fl_dpftrl.support.files import durable
 from fl_dpftrl.support.text import roundings
 
 Setting = settings.Setting
@@ -72,9 +77,12 @@ def report(statement: statements.Statement, setting: Setting) -> str:
     drawn_is_amplified=statement.drawn is not None and statement.drawn.name == 'amplified',
     clip_norm=_clip_norm(statement),
     report_goal=statement.runs[0].claim.report_goal,
-    claimed=_claimed(statement, void, setting.max_epsilon),
+    verdict=setting.claimed and verdicts.verdict(statement, setting.claimed),
+    questions=verdicts.QUESTIONS,
+    to_quote=verdicts.to_quote(statement),
     is_stated=all(run.claim_in_log for run in statement.runs),
-    assumptions=assumption_sentences.subjects(statement),
+    groups=assumption_sentences.GROUPS,
+    assumptions=assumption_sentences.listed(statement),
     figures={
       'losses': _losses(statement, void, noun),
       'runs': [_participation(run, noun) for run in statement.runs],
@@ -85,20 +93,6 @@ def report(statement: statements.Statement, setting: Setting) -> str:
     versions=_versions(),
     embedded=statement.to_json(),
   )
-
-
-def _claimed(
-  statement: statements.Statement, void: str | None, max_epsilon: float | None
-) -> dict[str, Any] | None:
-  """Returns a claimed ε, whether it is met, and what it is in words; None without a claim."""
-  if max_epsilon is None:
-    return None
-  decisive = statement.planned or statement.parts[0]
-  if void or not decisive.holds:
-    return {'epsilon': max_epsilon, 'is_met': False, 'text': 'void'}
-  epsilon = decisive.guarantee.epsilon()
-  is_met = epsilon <= max_epsilon * (1.0 + json_files.ROUNDING)
-  return {'epsilon': max_epsilon, 'is_met': is_met, 'text': roundings.up(epsilon)}
 
 
 def _rows(most: Sequence[int]) -> str:

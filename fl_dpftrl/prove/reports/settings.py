@@ -3,6 +3,7 @@
 import dataclasses
 
 from fl_dpftrl.prove.auditing import run_audit
+from fl_dpftrl.prove.replaying import verdicts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,7 +16,7 @@ class Setting:
     unit: what one device stands for, such as 'a device' or 'a source file'.
     strategy: name or file by which the strategy was given.
     zeroing_norm: L∞ norm above which an update is dropped.
-    max_epsilon: ε that is claimed at most.
+    claimed: ε that is claimed at most, and at which δ.
     burnt_rounds: rounds whose row of noise was used up without a release.
     canaries: audit of the run by its canaries.
   """
@@ -30,7 +31,7 @@ class Setting:
   clipped_count: int | None = None
   zeroed_count: int | None = None
   rejected_count: int | None = None
-  max_epsilon: float | None = None
+  claimed: verdicts.ClaimedEpsilon | None = None
   burnt_rounds: tuple[int, ...] | None = None
   canaries: run_audit.RunAudit | None = None
 
@@ -40,5 +41,5 @@ class Setting:
     Names of runs and files can identify people and machines, and burnt rounds
     reveal what happened in single ones.
     """
-    names = ('dataset', 'unit', 'zeroing_norm', 'max_epsilon')
+    names = ('dataset', 'unit', 'zeroing_norm', 'claimed')
     return Setting(**{name: getattr(self, name) for name in names})

@@ -112,19 +112,19 @@ def test_text_json_and_pages(tmp_path):
   assert 'not protected' in violations['meaning']
 
 
-def test_budgets_and_void_guarantees_have_their_exit_status(tmp_path):
+def test_claims_and_void_guarantees_have_their_exit_status(tmp_path):
   log = tmp_path / 'log.parquet'
   write(log, {'a': [0, 9], 'b': [4]})
   given = [f'--log={log}', '--strategy=identity']
-  status, out, err = replayed(*given, '--noise_multiplier=2', '--max_epsilon=3', '--json')
+  status, out, err = replayed(*given, '--noise_multiplier=2', '--claim=3@1e-6', '--json')
   epsilon = json.loads(out)['worst_case']['epsilon']
   assert status == 3 and epsilon > 3
-  assert 'is above --max_epsilon=3' in err[-1]
-  more = f'--max_epsilon={epsilon}'
+  assert 'ε ≤ 3 at δ = 1e-06 is not held, by worst case' in err[-1]
+  more = f'--claim={epsilon}@1e-6'
   assert replayed(*given, '--noise_multiplier=2', more)[0] == 0
   declared = ('--declared_num_rounds=24', '--declared_min_sep=3')
   status, _, _ = replayed(*given, '--noise_multiplier=2', *declared, more)
-  assert status == 3  # The declared guarantee is what a budget is about.
+  assert status == 3  # The declared guarantee is what a claim is about.
   status, out, err = replayed(*given, '--noise_multiplier=0', more, '--json')
   assert status == 4 and json.loads(out)['worst_case']['epsilon'] is None
   assert 'no noise was added' in err[-1]

@@ -12,7 +12,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.mechanisms.files import documents
-from fl_dpftrl.prove.replaying import opened_runs, replays
+from fl_dpftrl.prove.replaying import opened_runs, replays, verdicts
 from fl_dpftrl.prove.reports import privacy
 from fl_dpftrl.support.text import roundings
 from tests import made, pages
@@ -228,15 +228,23 @@ def test_a_violated_declaration_is_loud():
   assert 'What was observed' in page.text and 'What was observed' not in words
 
 
-def test_a_page_says_whether_a_claim_is_met():
+def test_the_first_box_is_the_verdict_on_a_claim():
   epsilon = statement().planned.guarantee.epsilon()
-  for most, verdict in ((epsilon * 1.1, 'met'), (epsilon, 'met'), (epsilon * 0.9, 'not met')):
-    for page in (report(max_epsilon=most), public(max_epsilon=most)):
-      assert f'so the claim is {verdict}.' in page.text
-  assert (
-    'it is void, so the claim is not met.' in report(statement(min_sep=5), max_epsilon=9.0).text
-  )
-  assert 'was claimed' not in report().text
+  for most, is_held in ((epsilon * 1.1, True), (epsilon, True), (epsilon * 0.9, False)):
+    claimed = verdicts.ClaimedEpsilon(most, 1e-6)
+    for page in (report(claimed=claimed), public(claimed=claimed)):
+      box = page.source.partition('<section')[2].partition('</section>')[0]
+      assert f'The claim is {"held" if is_held else "not held"}: ε ≤ ' in box
+      assert ('headline bad' in box) != is_held
+      assert 'The figure called <strong>declared</strong> decides it' in box
+      for heading in ('What the log shows', 'What only the operator can say', 'would void it'):
+        assert heading in box
+      assert box.count('contenteditable="true"') == 13  # Twelve answers and who gave them.
+  broken = report(statement(min_sep=5), claimed=verdicts.ClaimedEpsilon(9.0, 1e-6))
+  assert 'No figure decides it: the declared schema was not kept' in broken.text
+  assert 'The claim is not held' in broken.text
+  assert 'The claim is' not in report().text
+  assert report().source.count('contenteditable="true"') == 13
 
 
 def test_a_log_of_another_system_says_nothing_of_this_package(tmp_path):
