@@ -25,6 +25,7 @@ import fl_dpftrl as dpftrl
 from experiments.finetune import data, export, flags, model, plan, report, settings, train
 from experiments.stackoverflow import command_line
 from fl_dpftrl.logs import ledger_format
+from fl_dpftrl.prove.reports import model_card, registry_entry
 from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 
@@ -68,6 +69,9 @@ def finetune(given: Any) -> str:
       statement = aggregator.statement()
       if math.isfinite(of_run.epsilon):
         aggregator.report(folder / 'privacy.html')
+        facts = {'name': f'LoRA of SmolLM2-135M: {units.source}', 'base_model': 'SmolLM2-135M'}
+        entry = registry_entry.write_entry(folder / 'registry.json', statement, facts)
+        model_card.write_card(folder / 'README.md', entry, 'registry.json')
     outcomes[label] = _evaluated(task, folder / 'evaluated.json', b)
   seconds = datetime.timedelta(seconds=round(time.monotonic() - began))
   say(f'{seconds} by the clock, {time.process_time():.0f} s of processor time')

@@ -119,6 +119,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='.parquet or .csv file to write with the counts of a run, which --from_counts takes; as'
     ' confidential as the log',
   )
+  words = (
+    'JSON file to write for a registry of deployments, from what may be published, with what the'
+    ' operator says, marked as such'
+  )
+  add('--registry', metavar='FILE.json', help=words)
+  words = 'JSON file with what the operator says, such as {"curator": "…"}; see docs/registry.md'
+  add('--operator', metavar='FILE.json', help=f'with --registry: {words}')
+  words = 'with --registry: model card to write, such as README.md, but not over text of others'
+  add('--model_card', metavar='FILE.md', help=words)
   add(
     '--evidence',
     metavar='FOLDER',
@@ -137,12 +146,13 @@ _OF_ONE_RUN = (
 
 
 class Replayed(NamedTuple):
-  """The result of the command: a statement, and the runs that it is of."""
+  """The result: a statement, the runs that it is of, and what the operator says of them."""
 
   statement: statements.Statement
   opened: list[opened_runs.RecordedRun]
-  population: population_runs.PopulationRuns | None = None
-  verdict: verdicts.Verdict | None = None
+  population: population_runs.PopulationRuns | None
+  verdict: verdicts.Verdict | None
+  facts: dict[str, str]
 
   def to_json(self) -> json_files.Object:
     """Returns the statement, and the verdict on a claim."""
@@ -161,12 +171,13 @@ def run(args: argparse.Namespace) -> Replayed:
   if args.report and args.report == args.public_report:
     raise ValueError(f'--public_report={args.public_report} must be another file than --report')
   output.check_file('write_counts', args.write_counts)
+  facts = _facts(args)
   if args.sites and len(args.runs) < 2:
     raise ValueError(f'--sites={args.sites} is for the folders of several runs')
   options = _options(args)
   population = _population(args)
   opened = list(population.runs) if population else _runs(args)
-  for opened_run in opened if args.public_report else ():
+  for opened_run in opened if args.public_report or args.registry else ():
     opened_run.check_public()
   if args.write_counts:
     if len(opened) != 1 or args.from_counts:
@@ -177,7 +188,7 @@ def run(args: argparse.Namespace) -> Replayed:
   result = replays.replay(population or opened, **options)
   replay_text.say_warnings(result)
   judged = claimed and verdicts.verdict(result, claimed)
-  return Replayed(result, opened, population, judged)
+  return Replayed(result, opened, population, judged, facts)
 
 
 def _claimed(args: argparse.Namespace) -> verdicts.ClaimedEpsilon | None:
@@ -199,6 +210,22 @@ def _deltas(args: argparse.Namespace) -> list[float]:
   return [*first, *(delta for delta in args.delta or () if delta not in first)]
 
 
+def _facts(args: argparse.Namespace) -> dict[str, str]:
+  """Returns what the operator says, once the files of a registry are checked."""
+  output.check_file('registry', args.registry)
+  output.check_file('model_card', args.model_card)
+  for name in ('operator', 'model_card'):
+    if getattr(args, name) and not args.registry:
+      raise ValueError(f'--{name}={getattr(args, name)} needs --registry')
+  if not args.registry:
+    return {}
+  from fl_dpftrl.prove.reports import model_card, registry_entry
+
+  if args.model_card:
+    model_card.check_path(args.model_card)
+  return registry_entry.read_facts(args.operator) if args.operator else {}
+
+
 def _options(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the options of a replay, which evidence repeats."""
   return {
@@ -213,7 +240,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 def finish(args: argparse.Namespace, result: Replayed) -> None:
   """Writes the evidence and the reports."""
-  statement, opened, population, _ = result
+  statement, opened, population = result[:3]
   if args.write_counts and statement.tally:
     counted.write(args.write_counts, opened[0], statement.tally)
   for path, published in ((args.report, False), (args.public_report, True)):
@@ -223,14 +250,18 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
 
       shown = statement.publishable() if published else statement
       privacy.write_report(path, shown, setting=_setting(args, statement.delta))
+  model = pathlib.Path(args.runs[-1], 'model.npz') if args.runs else None
+  model = model if model and model.exists() else None
+  if args.registry:
+    from fl_dpftrl.prove.reports import model_card, registry_entry
+
+    entry = registry_entry.write_entry(args.registry, statement, result.facts, model=model)
+    if args.model_card:
+      model_card.write_card(args.model_card, entry, os.path.basename(args.registry))
   if args.evidence:
     # Its statement is of the files in it, so they are replayed there.
-    model = pathlib.Path(args.runs[-1], 'model.npz') if args.runs else None
     digest = evidence.write_evidence(
-      args.evidence,
-      population or opened,
-      model=model if model and model.exists() else None,
-      **_options(args),
+      args.evidence, population or opened, model=model, **_options(args)
     )
     print(f'fl-dpftrl: digest of {args.evidence}: {digest}', file=sys.stderr)
 

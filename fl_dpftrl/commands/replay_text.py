@@ -49,10 +49,9 @@ def text(result: statements.Statement, verdict: verdicts.Verdict | None = None) 
   if not (result.void_reason or result.worst_case.void_reason):
     lines += ['', verdicts.to_quote(result)]
   lines += _per_device(result, per_device) if per_device else []
-  every = assumption_sentences.listed(result)
+  groups = assumption_sentences.grouped(result)
   for group, title in assumption_sentences.GROUPS.items():
-    sentences = [assumption.sentence for assumption in every if assumption.group == group]
-    lines += _bullets(f'assumptions: {title}', sentences)
+    lines += _bullets(f'assumptions: {title}', groups[group])
   lines += _bullets('void if', verdict.void_if if verdict else ())
   for run in result.runs:
     if run.claim.private_metrics is not None:

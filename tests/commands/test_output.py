@@ -115,6 +115,7 @@ def test_what_tells_of_devices_is_for_the_operator_alone(run, log, tmp_path):
   (REPLAY, 'report={folder}/page.html'),
   (REPLAY, 'public_report={folder}/page.html'),
   (REPLAY, 'evidence={folder}/evidence'),
+  (REPLAY, 'registry={folder}/entry.json'),
   (SIMULATE, 'output={folder}/log.parquet'),
   (SIMULATE, 'output_scenario={folder}/scenario.json'),
   (PLAN, 'output={folder}/strategy.json'),

@@ -34,6 +34,7 @@ def train(*arguments: str, **kwargs) -> starts.Start:
 def test_leaves_the_files_of_the_contract(guaranteed):
   folder = guaranteed.folder
   assert {path.name for path in folder.iterdir()} == {
+    'README.md',
     'accuracy.png',
     'checkpoints',
     'claim.json',
@@ -46,6 +47,7 @@ def test_leaves_the_files_of_the_contract(guaranteed):
     'participation.parquet',
     'privacy.html',
     'privacy.json',
+    'registry.json',
     'strategy.json',
     'summary.json',
     'tensorboard',

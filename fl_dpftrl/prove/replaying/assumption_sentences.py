@@ -143,6 +143,12 @@ def listed(statement: Statement) -> list[Assumption]:
   return result
 
 
+def grouped(statement: Statement, figure: str | None = None) -> dict[str, list[str]]:
+  """Returns the sentences of each group: all, or those on which the figure of a part rests."""
+  shown = [a for a in listed(statement) if figure is None or a.figure in (ALL, figure)]
+  return {group: [a.sentence for a in shown if a.group == group] for group in GROUPS}
+
+
 def _named(runs: Sequence[run_facts.RunFacts]) -> list[tuple[str, run_facts.RunFacts]]:
   """Returns the runs, with words that name each where there are several."""
   return [(f' in run {i}' if len(runs) > 1 else '', run) for i, run in enumerate(runs, 1)]

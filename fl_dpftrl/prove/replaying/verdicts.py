@@ -1,6 +1,7 @@
 """The verdict on a claimed ε: held or not, by which figure, and on what it rests."""
 
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -90,15 +91,11 @@ def verdict(statement: Statement, claim: ClaimedEpsilon) -> Verdict:
   reason = statement.void_reason or statement.worst_case.void_reason
   reason = reason or (None if part.holds else part.broken)
   epsilon = math.inf if reason else part.guarantee.epsilon(claim.delta)
-  rests_on = [
-    each
-    for each in assumption_sentences.listed(statement)
-    if each.figure in (assumption_sentences.ALL, part.name)
-  ]
+  assumes = assumption_sentences.grouped(statement, part.name)
   answered = [
     question['void']
     for question in QUESTIONS
-    if any(each.sentence.startswith(tuple(question['sentences'])) for each in rests_on)
+    if any(s.startswith(tuple(question['sentences'])) for s in itertools.chain(*assumes.values()))
   ]
   drawn = _SEEN_DRAWS if part.name == 'amplified' else ''
   return Verdict(
@@ -106,10 +103,7 @@ def verdict(statement: Statement, claim: ClaimedEpsilon) -> Verdict:
     figure=part.name,
     epsilon=epsilon if epsilon < math.inf else None,
     reason=reason,
-    assumes={
-      group: [each.sentence for each in rests_on if each.group == group]
-      for group in assumption_sentences.GROUPS
-    },
+    assumes=assumes,
     void_if=[*filter(None, (*answered, drawn)), _ANOTHER_RUN],
   )
 

@@ -82,7 +82,7 @@ def report(statement: statements.Statement, setting: Setting) -> str:
     to_quote=verdicts.to_quote(statement),
     is_stated=all(run.claim_in_log for run in statement.runs),
     groups=assumption_sentences.GROUPS,
-    assumptions=assumption_sentences.listed(statement),
+    assumptions=assumption_sentences.grouped(statement),
     figures={
       'losses': _losses(statement, void, noun),
       'runs': [_participation(run, noun) for run in statement.runs],

@@ -1,0 +1,146 @@
+"""The entry of a run in a registry of deployments: what may be published, and what operators say.
+
+Fields are those of the registry of deployments (arXiv 2509.13509) and of NIST SP 800-226; the JSON
+schema is docs/registry-entry.schema.json.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+
+import numpy as np
+
+from fl_dpftrl import version
+from fl_dpftrl.claims import run_claim
+from fl_dpftrl.participation import registry
+from fl_dpftrl.participation.accounting import guarantees
+from fl_dpftrl.prove.replaying import assumption_sentences, publication, statements
+from fl_dpftrl.support.files import durable, json_files
+from fl_dpftrl.support.text import messages
+
+_SECTIONS = {
+  'deployment': ('name', 'curator', 'use', 'product', 'licence', 'contact', 'published'),
+  'model': ('delta_reason', 'deployment_model'),
+  'data': ('data_domain', 'public_data', 'base_model', 'unprotected'),
+  'practice': ('post_processing', 'composition', 'side_channels', 'access', 'retention', 'tuning'),
+}
+_TIERS = {'deployment': 1, 'model': 2, 'data': 3, 'practice': 3}
+FACTS = tuple(name for names in _SECTIONS.values() for name in names)
+"""Names of what an operator can say, each in a text."""
+
+_LONGEST, _NUM_POINTS = 2000, 12  # characters of a fact; rounds of the curve
+
+
+def read_facts(path: str | os.PathLike[str]) -> dict[str, str]:
+  """Returns the facts of an operator's JSON file; ValueError for anything else in it."""
+  facts = json_files.read(path)
+  if not isinstance(facts, dict):
+    raise ValueError(f'{path}: must be an object of facts, such as {{"curator": "…"}}')
+  for name, text in facts.items():
+    if name not in FACTS:
+      raise ValueError(f'{path}: {messages.quoted(name, 40)} is no fact of docs/registry.md')
+    if not (isinstance(text, str) and text.strip() and len(text) <= _LONGEST):
+      raise ValueError(f'{path}: {name} must be a text of up to {_LONGEST} characters')
+  return facts
+
+
+def write_entry(
+  path: str | os.PathLike[str],
+  statement: statements.Statement,
+  facts: dict[str, str],
+  *,
+  model: str | os.PathLike[str] | None = None,
+) -> json_files.Object:
+  """Writes the entry of a statement for everybody to read, and returns it.
+
+  Args:
+    path: JSON file.
+    statement: of one run or several, reduced to what is publishable; a void one has no figures.
+    facts: what the operator says, by the names of FACTS. A missing one lowers the tier.
+    model: file of the released weights, whose digest the entry has.
+
+  Raises:
+    ValueError: for a run of secret draws, of which nothing is published.
+  """
+  content = _entry(statement.publishable(), facts)
+  if model is not None:
+    digest = hashlib.sha256(pathlib.Path(model).read_bytes()).hexdigest()
+    content['subjects'] = [{'name': pathlib.Path(model).name, 'digest': {'sha256': digest}}]
+  text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + '\n'
+  durable.write_durably(path, text.encode())
+  return content
+
+
+def _entry(public: statements.Statement, facts: dict[str, str]) -> json_files.Object:
+  declared = public.declared
+  is_planned = bool(public.planned and public.planned.holds)
+  part = public.parts[-1 if is_planned else 0]
+  is_void = bool(public.void_reason or part.guarantee.void_reason)
+  lacking = [s for s, names in _SECTIONS.items() if not facts.keys() >= {*names}]
+  said = {
+    section: {name: facts[name] for name in names if name in facts} | {'said_by': 'operator'}
+    for section, names in _SECTIONS.items()
+  }
+  figures = part.guarantee.to_json()
+  return {
+    'format': 'fl_dpftrl registry entry',
+    'version': 1,
+    'tier': min([3, *(_TIERS[section] - 1 for section in lacking)]),
+    'missing': [name for name in FACTS if name not in facts],
+    **said,
+    'privacy': {
+      'definition': 'approximate',
+      **{name: None if is_void else figures[name] for name in ('epsilon', 'rho', 'mu')},
+      'delta': public.delta,
+      'figure': part.name,
+      'sensitivity_kind': part.guarantee.sensitivity_kind,
+      'adjacency': public.adjacency,
+      'unit': public.unit,
+      'group_size': public.group_size,
+      'epsilon_if_planned_for': None if is_void or part is not declared else _curve(public),
+    },
+    'mechanisms': [
+      {
+        'family': run.strategy['family'],
+        'strategy_sha256': run.strategy['sha256'],
+        'noise_multiplier': run.claim.noise_multiplier,
+        'clip_norm': run.claim.first_clip_norm,
+        'participation': registry.to_json((is_planned and run.claim.participation) or run.schema),
+        'arithmetic': run.claim.arithmetic.kind,
+        'num_coordinates': run.claim.arithmetic.num_coordinates,
+      }
+      for run in public.runs
+    ],
+    'unprotected': ['which devices took part, and when', 'the participation log'],
+    'assumptions': assumption_sentences.grouped(public, part.name),
+    'claims': {
+      'schema_kept': declared and declared.holds,
+      'schema_recorded': all(run.schema_in_log for run in public.runs),
+      'void': is_void,
+      'runs': len(public.runs),
+      'disjoint': public.disjoint,
+    },
+    'proof': None,
+    'audit': None,
+    'subjects': [],
+    'made_by': f'fl_dpftrl {version.__version__}',
+    'command': publication.command(public),
+  }
+
+
+def _curve(public: statements.Statement) -> list[list[float]] | None:
+  """Returns (n, ε) of runs that were planned to end after n rounds, up to the declared number.
+
+  None for several runs, and without an end, where ε is that of any number of rounds. A part of a
+  run that went on has no such ε: what it released may have decided where it stopped.
+  """
+  claim = public.runs[0].claim
+  if public.several or claim.answers.num_rounds is None:
+    return None
+  terms = guarantees.Terms(public.deltas, public.adjacency, public.group_size)
+  points = np.geomspace(1, claim.answers.num_rounds, _NUM_POINTS).round().astype(int).tolist()
+  return [
+    [n, run_claim.compose([claim], [claim.answers.within(n)], terms).epsilon()]
+    for n in dict.fromkeys(points)
+  ]
