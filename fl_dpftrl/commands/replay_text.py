@@ -196,6 +196,7 @@ def _guarantees(result: statements.Statement) -> list[str]:
   for delta in result.deltas:
     label = f'ε at δ = {roundings.exact(delta)}'
     rows.append([label, *(_up(g.epsilon(delta)) for g in guarantees)])
+  rows.append(['', *(str(part.tightness or '') for part in parts)])
   widths = [max(map(len, column)) + 2 for column in zip(*rows)]
   lines = [''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip() for row in rows]
   return [*lines, '', f'arithmetic          {arithmetic(result)}']

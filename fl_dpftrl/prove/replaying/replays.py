@@ -22,6 +22,7 @@ from fl_dpftrl.prove.replaying import (
   run_facts,
   statement_parts,
   statements,
+  tightness,
 )
 
 _ROUNDING = 1e-9  # relative, of figures that are computed in several ways
@@ -103,7 +104,8 @@ def replay(
   worst_case = run_claim.compose(*every, terms, disjoint=disjoint)
   if planned and planned.holds and planned.participation.num_rounds is None:
     worst_case = planned.guarantee  # No fact of the log makes it less.
-  parts = [statement_parts.Part(name='worst_case', guarantee=worst_case)]
+  reached = tightness.attack(facts[0].claim, facts[0].schema, terms) if len(runs) == 1 else None
+  parts = [statement_parts.Part(name='worst_case', guarantee=worst_case, attack=reached)]
   per_device = violations = None
   if observed:
     parts.append(statement_parts.Part(name='observed', guarantee=observed))
@@ -180,6 +182,7 @@ def _planned(
   if len(runs) > 1:
     reasons = reasons and ['not every run kept to its own, see the assumptions']
   guarantee = run_claim.compose(run_claims, every, terms, disjoint)
+  reached = tightness.attack(run_claims[0], whole, terms) if len(runs) == 1 else None
   if not (reasons or whole.is_drawn) and observed and tally.exact:
     if observed.mu > guarantee.mu * (1.0 + _ROUNDING):
       reasons = [statement_parts.TOO_SMALL]
@@ -189,6 +192,7 @@ def _planned(
     participation=whole,
     holds=not reasons,
     reason='; '.join(reasons) or None,
+    attack=reached,
   )
 
 

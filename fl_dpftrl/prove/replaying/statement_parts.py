@@ -7,7 +7,7 @@ from fl_dpftrl.participation import batches, drawn, registry
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import loss_budgets, per_units, population_budgets, sampling
-from fl_dpftrl.prove.replaying import participation_sentences
+from fl_dpftrl.prove.replaying import participation_sentences, tightness
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
 
@@ -25,20 +25,28 @@ class Part:
     name: 'worst_case', 'observed', 'declared', 'amplified' (by secret draws) or 'shuffled'.
     holds: whether the log does not contradict it.
     reason: how it does; None if it does not, and if that must not be published.
+    attack: sensitivity that updates reach, where an upper bound is guaranteed; None if unknown.
   """
 
   name: str
   guarantee: guarantees.Guarantee
   holds: bool = True
   reason: str | None = None
+  attack: float | None = None
 
   def __repr__(self) -> str:
     """Returns the guarantee in one sentence."""
     return f'{self.name.replace("_", " ")}: {self.guarantee}'
 
+  @property
+  def tightness(self) -> tightness.Tightness | None:
+    """The distance of its ε from that of an attack; None where no ε is proven."""
+    return tightness.tightness(self.guarantee, self.attack)
+
   def to_json(self) -> json_files.Object:
-    """Returns the figures."""
-    return self.guarantee.to_json()
+    """Returns the figures, and how tight ε is."""
+    distance = self.tightness
+    return {**self.guarantee.to_json(), 'tightness': distance and distance._asdict()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
