@@ -80,9 +80,11 @@ class Verdict:
     return {'held': self.held, **vars(self), 'claim': self.claim._asdict()}
 
   def __str__(self) -> str:
-    shown = 'unbounded' if self.epsilon is None else roundings.up(self.epsilon)
-    why = f'by {self.figure.replace("_", " ")}, whose ε is {shown}'
-    return f'{self.claim} is {"held" if self.held else "not held"}, {self.reason or why}'
+    if self.reason:
+      return f'{self.claim} is not held: {self.reason}'
+    shown = roundings.UNBOUNDED if self.epsilon is None else roundings.up(self.epsilon)
+    word, figure = 'held' if self.held else 'not held', self.figure.replace('_', ' ')
+    return f'{self.claim} is {word}, by {figure}, whose ε is {shown}'
 
 
 def verdict(statement: Statement, claim: ClaimedEpsilon) -> Verdict:
