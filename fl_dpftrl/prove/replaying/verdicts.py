@@ -112,23 +112,19 @@ def verdict(statement: Statement, claim: ClaimedEpsilon) -> Verdict:
 
 def to_quote(statement: Statement) -> str:
   """Returns which ε of a statement that is not void to quote, in words."""
-  planned, declared = statement.planned, statement.declared
-  if statement.rounds_may_follow and planned.participation.num_rounds is None:
-    is_shared = isinstance(planned.participation, population_budgets.PopulationBudget)
-    budget = 'the budget of the population' if is_shared else 'the declared loss budget'
-    text = f'Quote {budget}: it is that of any number of rounds.'
-  elif statement.rounds_may_follow:
-    text = (
-      'Quote what was declared: rounds may follow, and the worst case is only that of the rounds'
-      ' so far.'
-    )
-  else:
+  declared = statement.declared
+  if not statement.rounds_may_follow:
     end = 'the end of a run' if statement.several else 'the end of the run'
-    instead = 'quote what was declared instead'
+    is_kept = declared is not None and declared.holds
+    instead = 'quote what was declared instead' if is_kept else 'no figure may be quoted'
+    text = f'the worst case. If a release may have decided who took part, or {end}, {instead}'
+  elif declared.participation.num_rounds is None:
+    is_population = isinstance(declared.participation, population_budgets.PopulationBudget)
+    text = 'the budget of the population' if is_population else 'the declared loss budget'
+    text += ': it is that of any number of rounds'
+  else:
     text = (
-      f'Quote the worst case. If a release may have decided who took part, or {end},'
-      f' {instead if declared and declared.holds else "no figure may be quoted"}.'
+      'what was declared: rounds may follow, and the worst case is only that of the rounds so far'
     )
-  if statement.observed:
-    text += ' What was observed is for these rounds only: it promises nothing in advance.'
-  return text
+  observed = ' What was observed is for these rounds only: it promises nothing in advance.'
+  return f'Quote {text}.{observed if statement.observed else ""}'
