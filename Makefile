@@ -17,9 +17,13 @@ TEXT ?=
 TEXT_COLUMNS ?=
 EPSILON ?= 2
 OPTIONS ?=
+# Made-up devices, and made-up people with secrets in their texts, beside the people.
+CANARIES ?=
+SECRETS ?=
 FINETUNE_RUN = $(if $(filter file,$(origin RUN)),runs/finetune,$(RUN))
 FINETUNE_FLAGS = --epsilon=$(EPSILON) --output_dir='$(FINETUNE_RUN)' $(if $(TEXT),--text='$(TEXT)') \
-  $(if $(TEXT_COLUMNS),--columns='$(TEXT_COLUMNS)') $(OPTIONS)
+  $(if $(TEXT_COLUMNS),--columns='$(TEXT_COLUMNS)') $(if $(CANARIES),--canaries=$(CANARIES)) \
+  $(if $(SECRETS),--secrets=$(SECRETS)) $(OPTIONS)
 STUDY ?= docstrings
 STUDY_RUN ?= runs/studies/$(STUDY)
 # Tests that need TensorFlow Federated; the others make up test-core.

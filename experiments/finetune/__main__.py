@@ -22,7 +22,17 @@ import time
 from typing import Any
 
 import fl_dpftrl as dpftrl
-from experiments.finetune import data, export, flags, model, plan, report, settings, train
+from experiments.finetune import (
+  data,
+  export,
+  flags,
+  model,
+  plan,
+  report,
+  secret_texts,
+  settings,
+  train,
+)
 from experiments.stackoverflow import command_line
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.prove.reports import model_card, registry_entry
@@ -47,6 +57,8 @@ def finetune(given: Any) -> str:
   path = given.weights or weights()
   frozen = model.load(path, num_trained=chosen.layers, rank=chosen.rank, seed=chosen.seed)
   task = train.task(units, frozen, chosen)
+  if given.secrets:
+    task = secret_texts.beside(task, given.secrets)
   planned = plan.made(task, num_runs=1 if given.skip_no_noise else 2)
   if given.dry_run:
     return planned.text
@@ -57,14 +69,14 @@ def finetune(given: Any) -> str:
   before = _evaluated(task, root / f'before-{task.digest}-seed{chosen.seed}.json', frozen.zeros)
   runs = {} if given.skip_no_noise else {'without noise': dataclasses.replace(chosen, **_NO_NOISE)}
   runs[f'with {chosen.mechanism} noise'] = chosen
-  outcomes = {}
+  outcomes, remembered = {}, {}
   for label, of_run in runs.items():
     name = f'{of_run.mechanism}-epsilon{of_run.epsilon:g}-seed{chosen.seed}'
     folder = root / f'{units.source}-{name}'
     # What has no noise stays here.
     watching = _observers(given.observers if math.isfinite(of_run.epsilon) else [], root)
     say(f'training {label}')
-    with train.open_run(of_run, frozen.zeros, folder, watching) as aggregator:
+    with train.open_run(of_run, frozen.zeros, folder, watching, given.canaries) as aggregator:
       b = train.train(dataclasses.replace(task, settings=of_run), aggregator)
       statement = aggregator.statement()
       if math.isfinite(of_run.epsilon):
@@ -73,6 +85,8 @@ def finetune(given: Any) -> str:
         entry = registry_entry.write_entry(folder / 'registry.json', statement, facts)
         model_card.write_card(folder / 'README.md', entry, 'registry.json')
     outcomes[label] = _evaluated(task, folder / 'evaluated.json', b)
+    if given.secrets:
+      remembered[label] = secret_texts.remembered(task, b)
   seconds = datetime.timedelta(seconds=round(time.monotonic() - began))
   say(f'{seconds} by the clock, {time.process_time():.0f} s of processor time')
   figure = root / f'perplexity-{units.source}-epsilon{chosen.epsilon:g}.png'
@@ -83,7 +97,14 @@ def finetune(given: Any) -> str:
     'Participation log': folder / ledger_format.NAME,
     **export.write(folder, frozen, b, path),
   }
-  return report.table(task, before, outcomes, statement, files)
+  if remembered:
+    files['Secrets'] = root / f'secrets-{units.source}-epsilon{chosen.epsilon:g}.png'
+    secret_texts.draw(files['Secrets'], remembered)
+  lines = [report.table(task, before, outcomes, statement, files)]
+  lines += [secret_texts.line(label, result) for label, result in remembered.items()]
+  if given.canaries:
+    lines.append(repr(dpftrl.audit_run(folder, delta=chosen.delta)))
+  return '\n'.join(lines)
 
 
 _NO_NOISE: dict[str, Any] = dict(

@@ -51,6 +51,8 @@ def parsed(words: list[str] | None = None, description: str | None = None) -> An
   add('--skip_no_noise', action='store_true', help='leave out the run without noise')
   add('--dry_run', action='store_true', help='print the plan only')
   add('--force', action='store_true', help='train where the plan says that it is hopeless')
+  add('--canaries', type=int, help='made-up devices by which `fl-dpftrl audit` measures the run')
+  add('--secrets', type=int, default=0, help='made-up people, each with a secret in its text')
   for name, field in settings.FIELDS.items():
     limits = field.metadata
     if limits['kind'] is bool:

@@ -105,6 +105,12 @@ class Model:
     ends = {**self.ends, 'head': self.ends['head'][:num_words]}
     return _updates(self.config, self.upper, ends, self.a, features, targets, b)
 
+  def losses(self, features: Any, targets: Any, b: Any) -> np.ndarray:
+    """Returns each unit's mean loss over its targets, [units]."""
+    return np.asarray(
+      _mean_losses(self.config, self.upper, self.ends, self.a, features, targets, b)
+    )
+
   def sums(self, features: Any, targets: Any, b: Any) -> np.ndarray:
     """Returns loss in nats, targets predicted, and targets, each summed over units, [3]."""
     return np.array(_sums(self.config, self.upper, self.ends, self.a, features, targets, b))
@@ -265,6 +271,14 @@ def _updates(
   copies = jnp.repeat(jnp.asarray(b)[:, None], len(x), axis=1)
   gradients, losses = jax.grad(total, has_aux=True)(copies)
   return jnp.moveaxis(gradients, 1, 0), losses
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _mean_losses(
+  config: Config, upper: Weights, ends: Weights, a: Any, x: Any, targets: Any, b: Any
+) -> jax.Array:
+  losses, _ = _losses(config, upper, ends, a, x, targets, b)
+  return losses.sum(1) / jnp.maximum((targets >= 0).sum(1), 1)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -150,6 +150,7 @@ def open_run(
   template: np.ndarray,
   folder: pathlib.Path,
   observers: Sequence[observer.Observer] = (),
+  num_canaries: int | None = None,
 ) -> dpftrl.PrivateAggregator:
   """Opens a run whose rounds together have the ε of its settings; ∞ is a run without noise."""
   options: dict[str, Any] = {'noise_multiplier': 0.0}
@@ -157,6 +158,7 @@ def open_run(
   if math.isfinite(chosen.epsilon):
     strategy = dpftrl.optimize(chosen.mechanism, chosen.participation, workload=chosen.workload)
     options = {'max_epsilon': chosen.epsilon}
+    options['canaries'] = None if num_canaries is None else dpftrl.Canaries(num_canaries)
   return dpftrl.PrivateAggregator(
     strategy,
     template=template,

@@ -1,0 +1,52 @@
+"""Secrets of made-up people: who takes part, what is told apart, and that noise hides it."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from experiments.finetune import secret_texts, train
+from tests.finetune import small
+
+
+def prepared(number):
+  task = secret_texts.beside(small.task(length=48), number)
+  features = np.asarray(task.model.features(task.tokens[:, :-1]), np.float16)
+  return dataclasses.replace(task, features=features)
+
+
+def trained(task, folder, epsilon):
+  task = dataclasses.replace(task, settings=dataclasses.replace(task.settings, epsilon=epsilon))
+  with pytest.warns(UserWarning, match='updates for report_goal'):
+    with train.open_run(task.settings, task.model.zeros, folder) as aggregator:
+      return train.train(task, aggregator, rate=20.0), aggregator.statement()
+
+
+def test_made_up_people_take_part_beside_the_others():
+  plain, task = small.task(length=48), prepared(28)
+  rounds = [task.units_of_round(t) for t in range(14)]
+  for t, numbers in enumerate(rounds):
+    assert numbers[: plain.settings.cohort].tolist() == plain.units_of_round(t).tolist()
+  beside = np.concatenate([numbers[plain.settings.cohort :] for numbers in rounds])
+  assert sorted(beside) == list(range(30, 58)) and task.num_secrets == 28
+  trained_on, other = task.twins[:28], task.twins[28:56]
+  assert (trained_on != other).any(axis=1).all()
+  assert (trained_on[:, :12] == other[:, :12]).all() and len(task.twins) == 56 + secret_texts.NEVER
+  assert (task.tokens[-28:, : trained_on.shape[1]] == trained_on).all()
+
+
+@pytest.mark.slow
+def test_the_twin_that_a_model_was_trained_on_is_told_and_stands_out(tmp_path):
+  task = prepared(number=1)
+  b, statement = trained(task, tmp_path / 'run', math.inf)
+  assert statement.num_devices == 28 + 1
+  nothing = secret_texts.remembered(task, task.model.zeros)
+  assert nothing['accuracy'] == 0.0 and nothing['lower_mu'] == 0.0  # No loss fell.
+  for _ in range(20):  # Of the secret only, without clipping.
+    b = b + 4.0 * task.updates([task.num_people], b)[0][0]
+  result = secret_texts.remembered(task, b)
+  assert result['accuracy'] == 1.0 and result['fall'] > 0.0 and result['exposure'] > 1.0
+  assert 'twins told apart' in secret_texts.line('without noise', result)
+  secret_texts.draw(tmp_path / 'secrets.png', {'without noise': result, 'with blt noise': nothing})
+  assert (tmp_path / 'secrets.png').stat().st_size > 1000
