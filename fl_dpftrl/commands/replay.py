@@ -252,18 +252,20 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
       privacy.write_report(path, shown, setting=_setting(args, statement.delta))
   model = pathlib.Path(args.runs[-1], 'model.npz') if args.runs else None
   model = model if model and model.exists() else None
-  if args.registry:
-    from fl_dpftrl.prove.reports import model_card, registry_entry
-
-    entry = registry_entry.write_entry(args.registry, statement, result.facts, model=model)
-    if args.model_card:
-      model_card.write_card(args.model_card, entry, os.path.basename(args.registry))
   if args.evidence:
     # Its statement is of the files in it, so they are replayed there.
     digest = evidence.write_evidence(
       args.evidence, population or opened, model=model, **_options(args)
     )
     print(f'fl-dpftrl: digest of {args.evidence}: {digest}', file=sys.stderr)
+  if args.registry:
+    from fl_dpftrl.prove.reports import model_card, registry_entry
+
+    entry = registry_entry.write_entry(
+      args.registry, statement, result.facts, model=model, evidence=args.evidence
+    )
+    if args.model_card:
+      model_card.write_card(args.model_card, entry, os.path.basename(args.registry))
 
 
 def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | None:

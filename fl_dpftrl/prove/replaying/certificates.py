@@ -73,15 +73,19 @@ def proof_of(content: str) -> tuple[bool, tuple[str, ...]]:
 
 def prove(paths: Sequence[pathlib.Path]) -> tuple[bool, tuple[str, ...]]:
   """Runs the checker on files or folders; returns whether all is proved, and its lines."""
-  package = pathlib.Path(fl_dpftrl.__file__).parent
-  places = [folder / 'checker' / 'prove.py' for folder in (package, package.parent)]
-  checker = places[not places[0].exists()]  # Installed, or beside the package.
-  command = [sys.executable, '-I', '-S', '-X', 'utf8', *map(str, [checker, *paths])]
+  command = [sys.executable, '-I', '-S', '-X', 'utf8', *map(str, [checker(), *paths])]
   try:
     done = subprocess.run(command, capture_output=True, encoding='utf-8', timeout=_SECONDS)
   except subprocess.TimeoutExpired:
     return False, (f'not proved: it takes more than {_SECONDS} seconds',)
   return not done.returncode, tuple((done.stdout + done.stderr).splitlines())
+
+
+def checker() -> pathlib.Path:
+  """Returns the file of the checker."""
+  package = pathlib.Path(fl_dpftrl.__file__).parent
+  places = [folder / 'checker' / 'prove.py' for folder in (package, package.parent)]
+  return places[not places[0].exists()]  # Installed, or beside the package.
 
 
 def differences(path: pathlib.Path, document: json_files.Object | None) -> Iterator[str]:

@@ -15,7 +15,7 @@ from fl_dpftrl import version
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import guarantees
-from fl_dpftrl.prove.replaying import assumption_sentences, publication, statements
+from fl_dpftrl.prove.replaying import assumption_sentences, certificates, publication, statements
 from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.support.text import messages
 
@@ -51,6 +51,7 @@ def write_entry(
   facts: dict[str, str],
   *,
   model: str | os.PathLike[str] | None = None,
+  evidence: str | os.PathLike[str] | None = None,
 ) -> json_files.Object:
   """Writes the entry of a statement for everybody to read, and returns it.
 
@@ -59,17 +60,37 @@ def write_entry(
     statement: of one run or several, reduced to what is publishable; a void one has no figures.
     facts: what the operator says, by the names of FACTS. A missing one lowers the tier.
     model: file of the released weights, whose digest the entry has.
+    evidence: folder of the statement's evidence, whose certificate the entry cites if it proves the
+      figure.
 
   Raises:
     ValueError: for a run of secret draws, of which nothing is published.
   """
   content = _entry(statement.publishable(), facts)
   if model is not None:
-    digest = hashlib.sha256(pathlib.Path(model).read_bytes()).hexdigest()
-    content['subjects'] = [{'name': pathlib.Path(model).name, 'digest': {'sha256': digest}}]
+    digest = {'sha256': _sha256(pathlib.Path(model))}
+    content['subjects'] = [{'name': pathlib.Path(model).name, 'digest': digest}]
+  if evidence is not None:
+    content['proof'] = _proof(pathlib.Path(evidence, certificates.NAME), content['privacy'])
   text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + '\n'
   durable.write_durably(path, text.encode())
   return content
+
+
+def _proof(path: pathlib.Path, privacy: json_files.Object) -> json_files.Object | None:
+  """Returns what proves the figure of an entry: a certificate that the checker proved."""
+  figures = json_files.read(path)['figures'] if path.exists() else []
+  if privacy['epsilon'] is None or privacy['figure'] not in [f['name'] for f in figures]:
+    return None
+  return {
+    'certificate_sha256': _sha256(path),
+    'verdict': 'proved',
+    'checker_sha256': _sha256(certificates.checker()),
+  }
+
+
+def _sha256(path: pathlib.Path) -> str:
+  return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _entry(public: statements.Statement, facts: dict[str, str]) -> json_files.Object:

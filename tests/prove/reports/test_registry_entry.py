@@ -1,5 +1,6 @@
 """Registry entries and model cards: what may be published, and what the operator says."""
 
+import hashlib
 import json
 import pathlib
 
@@ -7,7 +8,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import dispatch
-from fl_dpftrl.prove.replaying import opened_runs, replays
+from fl_dpftrl.prove.replaying import certificates, opened_runs, replays
 from fl_dpftrl.prove.reports import model_card, registry_entry
 from tests import every_participation, made
 from tests.prove.replaying.in_memory import log_of
@@ -247,3 +248,23 @@ def test_the_released_weights_have_their_digest(tmp_path):
   )
   (subject,) = checked(entry)['subjects']
   assert subject['name'] == 'model.npz' and subject['digest']['sha256'].startswith('9a129038')
+
+
+def test_an_entry_cites_the_certificate_that_proves_its_figure(tmp_path, capsys):
+  entry, folder = tmp_path / 'entry.json', tmp_path / 'evidence'
+  options = [f'--registry={entry}', f'--evidence={folder}']
+  assert command(tmp_path, capsys, *options)[0] == 0
+  proof = checked(json.loads(entry.read_text()))['proof']
+  digest = lambda path: hashlib.sha256(path.read_bytes()).hexdigest()
+  assert proof == {
+    'certificate_sha256': digest(folder / 'certificate.json'),
+    'verdict': 'proved',
+    'checker_sha256': digest(certificates.checker()),
+  }
+  # Of another figure, it proves nothing here.
+  path = folder / 'certificate.json'
+  path.write_text(
+    path.read_text().replace('"worst case"', '"other"').replace('"declared"', '"other"')
+  )
+  statement = replays.replay(run_of(), delta=1e-6)
+  assert registry_entry.write_entry(entry, statement, {}, evidence=folder)['proof'] is None
