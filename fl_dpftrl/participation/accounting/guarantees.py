@@ -11,6 +11,9 @@ from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages, roundings
 
+SUM_ROUNDING = 1.0 - 2.0**-43
+"""Factor that covers what sums of squares and a division round, of a noise multiplier."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Terms:
@@ -139,7 +142,7 @@ class Guarantee:
     return self._epsilon(delta) if self.noise_multiplier else math.inf
 
   def _epsilon(self, delta: float) -> float:
-    effective = math.nextafter(self.effective_noise_multiplier, 0.0)  # The division rounded.
+    effective = self.effective_noise_multiplier * SUM_ROUNDING
     most = gaussian.epsilon(effective, delta) + 1.0
     remaining = self.rounding.left(delta, most)
     value = gaussian.epsilon(effective, remaining) if remaining > 0.0 else math.inf

@@ -18,7 +18,7 @@ import numpy as np
 
 import fl_dpftrl
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.mechanisms import base
+from fl_dpftrl.mechanisms import base, schemas
 from fl_dpftrl.participation.accounting import adjacencies, arithmetics
 from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import loss_budgets, per_units, population_budgets
@@ -145,7 +145,9 @@ def _entry(
   entry: json_files.Object = {'noise_rows': participation.num_rows}
   if isinstance(inner, loss_budgets.LossBudget):
     entry |= {'kind': 'loss_budget', 'squared': inner.square(claim.strategy).hex()}
-  else:  # Whatever a schema of a user's own allows, these numbers do.
+  elif not isinstance(inner, schemas.Schema):
+    raise UnknownProof('its participation is a rule of its own, which the checker does not know')
+  else:
     entry |= {'kind': 'min_sep', **inner.numbers, 'max_rows': max_rows}
   if is_covered:
     per_root, _ = arithmetics.stream_factors(claim.strategy, participation.num_rows)

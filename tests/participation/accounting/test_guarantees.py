@@ -1,5 +1,6 @@
 """Guarantees and calibrated noise; tests/golden has published figures."""
 
+import fractions
 import json
 import math
 
@@ -38,7 +39,7 @@ def test_figures_are_those_of_the_effective_noise():
   effective = 3.0 / found.sensitivity
   exact = [gaussian.epsilon(effective, delta) for delta in (1e-6, 1e-9)]
   assert found.epsilon() == found.epsilon(1e-6) >= exact[0]
-  assert [found.epsilon(delta) for delta in found.deltas] == pytest.approx(exact, rel=1e-14)
+  assert [found.epsilon(delta) for delta in found.deltas] == pytest.approx(exact, rel=1e-12)
   assert found.to_json() == {
     'sensitivity': found.sensitivity,
     'sensitivity_kind': 'upper_bound',
@@ -140,3 +141,21 @@ def test_calibrated_noise_leaves_room_for_whole_numbers(epsilon, num_coordinates
 def test_refuses_a_target_out_of_range(changes, words):
   with pytest.raises(ValueError, match=words):
     accountant.calibrate(identity.Identity(), ONCE, **{'delta': 1e-6, **changes})
+
+
+def test_epsilon_covers_what_a_sum_of_squares_rounds():
+  """S of falling columns, exactly, is never above the one whose ε is stated."""
+  rng, below = np.random.default_rng(3), 0
+  for _ in range(200):
+    column = np.sort(rng.random(24))[::-1]
+    strategy, schema = dpftrl.BandedToeplitz(column), dpftrl.MinSep(100, 7, 5)
+    guarantee = dpftrl.account(strategy, schema, noise_multiplier=3.0, delta=1e-6)
+    sums = [fractions.Fraction(0)] * 100
+    for start in range(0, 35, 7):
+      for i, value in enumerate(column.tolist()):
+        sums[start + i] += fractions.Fraction(value)
+    square = sum(each * each for each in sums)
+    stated = fractions.Fraction(guarantee.sensitivity)
+    below += stated * stated < square
+    assert (stated / fractions.Fraction(guarantees.SUM_ROUNDING)) ** 2 > square
+  assert below  # So that the margin is needed.
