@@ -59,7 +59,8 @@ def finetune(given: Any) -> str:
   task = train.task(units, frozen, chosen)
   if given.secrets:
     task = secret_texts.beside(task, given.secrets)
-  planned = plan.made(task, num_runs=1 if given.skip_no_noise else 2)
+  num_runs = 1 if given.skip_no_noise else 2
+  planned = plan.made(task, num_runs=num_runs, num_canaries=given.canaries)
   if given.dry_run:
     return planned.text
   if planned.hopeless and not given.force:

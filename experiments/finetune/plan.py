@@ -24,11 +24,12 @@ class Plan(NamedTuple):
   hopeless: str | None
 
 
-def made(task: train.Task, num_runs: int) -> Plan:
+def made(task: train.Task, num_runs: int, num_canaries: int | None = None) -> Plan:
   """Returns the plan of so many runs of a task, whose features may be missing."""
   chosen, frozen, size = task.settings, task.model, task.model.zeros.size
   with tempfile.TemporaryDirectory() as folder:
-    with train.open_run(chosen, frozen.zeros, pathlib.Path(folder, 'plan')) as aggregator:
+    run_folder = pathlib.Path(folder, 'plan')
+    with train.open_run(chosen, frozen.zeros, run_folder, num_canaries=num_canaries) as aggregator:
       noise_multiplier = aggregator.noise_multiplier
       rate = train.server_rate(chosen, aggregator, size)
       ratio = noise_to_signal.expected(aggregator.claim)
@@ -68,7 +69,8 @@ def made(task: train.Task, num_runs: int) -> Plan:
   ]
   hopeless = ratio and ratio.warning(chosen.epsilon)
   texts = [f'{name:<17}{text}' for name, text in lines]
-  return Plan('\n'.join([*texts, *([hopeless] if hopeless else [])]), hopeless)
+  refusal = [f'{hopeless}: refused without --force'] if hopeless else []
+  return Plan('\n'.join([*texts, *refusal]), hopeless)
 
 
 def _operations(task: train.Task, num_runs: int) -> float:

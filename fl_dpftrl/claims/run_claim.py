@@ -113,6 +113,9 @@ class Claim:
         f'population must be the name of one, got {messages.quoted(self.population)}'
       )
     if self.canaries is not None:
+      if not isinstance(self.canaries, canary_claims.Canaries):
+        kind = messages.kind(self.canaries)
+        raise ValueError(f'canaries must be Canaries(number), or None, got {kind}')
       self.canaries.check(self.participation, self.noise_multiplier)
       if self.population is not None:
         raise ValueError('canaries do not go with a population: they would be devices of it')

@@ -103,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     'claim to judge, such as 3@1e-8: ε is at most 3 at δ = 1e-8, by what was declared, else by the'
     ' worst case; its δ comes first, and needs no --delta; exit with status 3 if it is not held'
   )
-  add('--claim', metavar='ε@δ', help=words)
+  add('--claim', action='append', metavar='ε@δ', help=words)
   add(
     '--report', metavar='FILE.html', help='privacy report to write, for readers who may see the log'
   )
@@ -194,8 +194,10 @@ def run(args: argparse.Namespace) -> Replayed:
 def _claimed(args: argparse.Namespace) -> verdicts.ClaimedEpsilon | None:
   """Returns the claim to judge; ValueError for another spelling, and with no δ at all."""
   if args.claim is not None:
+    if len(args.claim) > 1:
+      raise ValueError(f'--claim={args.claim[1]} is the second one: replay once for each claim')
     try:
-      return verdicts.ClaimedEpsilon.parse(args.claim)
+      return verdicts.ClaimedEpsilon.parse(args.claim[0])
     except ValueError as error:
       raise ValueError(f'--{error}') from None
   if not args.delta:

@@ -15,6 +15,7 @@ import re
 import numpy as np
 
 from fl_dpftrl.claims.canaries import Canaries
+from fl_dpftrl.logs import refusals
 from fl_dpftrl.noise import normals
 from fl_dpftrl.support.files import durable, mark
 
@@ -118,8 +119,17 @@ class CanaryRecords:
 
   def releases(self, rounds: list[int], part: slice) -> np.ndarray:
     """Returns the products of some rounds with a part of the directions, shape [rounds, part]."""
-    paths = (self._folder / f'release-{t:09d}.npy' for t in rounds)
-    return np.array([np.load(path, mmap_mode='r')[part] for path in paths], np.float64)
+    return np.array([self._release(t)[part] for t in rounds], np.float64)
+
+  def _release(self, t: int) -> np.ndarray:
+    path = self._folder / f'release-{t:09d}.npy'
+    try:
+      products = np.load(path, mmap_mode='r')
+    except (ValueError, OSError, EOFError) as error:
+      raise refusals.LogError(f'{path}: is damaged or gone, {error}; put it back') from error
+    if products.shape != (self.size,):
+      raise refusals.LogError(f'{path}: is of updates of another size; put it back')
+    return products
 
 
 def released_rounds(folder: pathlib.Path) -> list[int]:

@@ -96,6 +96,11 @@ class RunAudit(result.Checked):
   def hints(self) -> list[str]:
     """Sentences on what may be wrong, or be due to updates that follow the model."""
     sentences = []
+    if lacking := self.num_rounds - self.num_released:
+      sentences.append(
+        f'{lacking} of {self.num_rounds} rounds have no release here: they failed, or their files'
+        ' in canaries/ are gone, and what they showed is not audited'
+      )
     if self.lower_mu > self.guarantee.mu and self.passed:
       sentences.append(
         'guesses pass the stated μ at 95 %, but not at 99.9 %, as may happen to one right run of'

@@ -27,6 +27,7 @@ def test_a_right_run_passes_and_what_failed_is_left_out(tmp_path):
   assert (audit.num_rounds, audit.num_released) == (ROUNDS, ROUNDS - 2)
   assert audit.num_canaries == SIZE and audit.num_guesses == SIZE // 10
   assert audit.guarantee.mu == pytest.approx(0.9157, abs=1e-4)
+  assert any('2 of 14 rounds have no release here' in hint for hint in audit.hints)
   assert 0.0 <= audit.sure_mu <= audit.lower_mu < audit.guarantee.mu
   assert 0.95 < audit.noise_limit < 1.1 and audit.energy > 1e-3
   assert abs(audit.signal - 1.0) < 5.0 * audit.signal_error
@@ -119,7 +120,22 @@ def test_the_command_prints_and_exits_by_what_it_found(ids_are_text, tmp_path):
   assert ('failed checks: energy' in text.stderr) == ids_are_text
 
 
+def test_a_damaged_release_is_named(tmp_path):
+  canary_runs.run(tmp_path / 'run', dpftrl.Canaries(SIZE))
+  path = tmp_path / 'run' / 'canaries' / 'release-000000003.npy'
+  path.write_bytes(path.read_bytes()[:700])
+  with pytest.raises(ValueError, match=r'release-000000003\.npy: is damaged'):
+    dpftrl.audit_run(tmp_path / 'run', delta=DELTA)
+  path.unlink()
+  (path.parent / 'release-000000004.npy').rename(path)
+  assert any(
+    '1 of 14 rounds' in hint for hint in dpftrl.audit_run(tmp_path / 'run', delta=DELTA).hints
+  )
+
+
 def test_other_folders_are_refused(tmp_path):
+  with pytest.raises(ValueError, match=r'canaries must be Canaries\(number\), or None, got int'):
+    made.aggregator(tmp_path / 'number', canaries=64)
   with made.aggregator(tmp_path / 'plain') as run:
     made.release(run, ['a', 'b'])
   with pytest.raises(ValueError, match='without canaries'):

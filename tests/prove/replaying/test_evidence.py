@@ -121,6 +121,11 @@ def test_evidence_of_several_runs_and_of_logs_of_other_systems(tmp_path):
   assert found.passed, found.checks
   edit(tmp_path / 'two', 'run-2-claim.json', lambda c: c.update(noise_multiplier=4.0))
   assert wrong(tmp_path / 'two').keys() == {'statement', 'certificate', 'guarantee'}
+  (tmp_path / 'two' / 'certificate.json').unlink()
+  assert 'no certificate' in wrong(tmp_path / 'two')['proof']
+  (tmp_path / 'two' / 'run-1-claim.json').write_text('{}')
+  found = wrong(tmp_path / 'two')
+  assert found['certificate'] == found['proof'] == 'not checked, as no figure was computed'
 
 
 def test_verify_shows_the_statement_and_the_warnings_of_the_replay(tmp_path):
@@ -321,7 +326,7 @@ def test_hostile_files_are_found_in_one_line(folder, name, content, told):
 def test_what_evidence_cannot_hold_is_refused_before_anything_is_written(tmp_path, path):
   log = dpftrl.LogWriter(path, claim())
   log.append(0, ['a'], 86400)
-  with pytest.raises(ValueError, match='close the log first'):
+  with pytest.raises(ValueError, match='open it with its own program and close it'):
     dpftrl.write_evidence(tmp_path / 'e', dpftrl.open_run(path, STRATEGY), delta=1e-6)
   log.close()
   run = dpftrl.open_run(path, STRATEGY)

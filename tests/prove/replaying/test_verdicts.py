@@ -69,6 +69,11 @@ def test_other_spellings_are_refused_before_the_log_is_read(capsys, text):
   assert f'--claim={text}' in err and 'ε@δ, as 3@1e-8' in err
 
 
+def test_a_second_claim_is_refused_and_not_the_only_one_judged(capsys):
+  status, out, err = replayed(capsys, 'absent', '--claim=1@1e-6', '--claim=9@1e-5')
+  assert (status, out) == (2, '') and '--claim=9@1e-5 is the second one' in err
+
+
 def test_what_was_declared_decides_else_the_worst_case_and_never_the_observed(tmp_path):
   whole = dpftrl.replay(folder(tmp_path / 'run'), delta=1e-6)
   declared, so_far = whole.declared.guarantee.epsilon(), whole.worst_case.epsilon()
