@@ -83,7 +83,7 @@ def once(pairs):
 def load(*path):
   """The JSON of a file, of which no more than MOST_BYTES are read."""
   with open(os.path.join(*path), 'rb') as stream:
-    content = stream.read(MOST_BYTES)
+    work(len(content := stream.read(MOST_BYTES)) // 100)
   return json.loads(content, object_pairs_hook=once)
 
 
@@ -432,7 +432,7 @@ def check(path):
     raise Refused(f'not a certificate of version {VERSION}')
   only(certificate, 'format version runs figures ' + ' '.join(TERMS))
   for figure in certificate['figures'] or [{'name': 'nothing is stated'}]:
-    yield from attempt(f'{figure["name"]}: ', proofs(certificate, figure))
+    yield from attempt(f'{figure["name"]:.18}: ', proofs(certificate, figure))
   for name, *values in compared(path, certificate) if is_folder else ():
     if values[0] != values[1]:
       yield False, f'not proved: {name} differs from that of the certificate'

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fl_dpftrl.logs import keys
 from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.support import checks
@@ -40,14 +41,11 @@ class Canaries:
 
   def check(self, participation: Participation | None, noise_multiplier: float) -> None:
     """Raises ValueError for a run in which canaries could not be charged like any device."""
-    is_schema = participation is None or isinstance(participation, separations.MinSep)
-    if not (is_schema and noise_multiplier):
-      raise ValueError('canaries need noise, and a MinSep of devices or no participation')
+    if not (isinstance(participation, separations.MinSep) and noise_multiplier):
+      raise ValueError('canaries need noise, and a MinSep of devices')
 
   def period(self, participation: Any) -> int:
     """Returns the rounds after which it is a canary's turn again, as the schema allows."""
-    if participation is None:
-      return 1
     apart, times = participation.min_sep, participation.participations
     is_endless = participation.num_rounds is None
     return apart if is_endless else apart * max(1, participation.num_rounds // (apart * times))
@@ -65,7 +63,7 @@ class Canaries:
       kind: type of the ids in its log, whole numbers or text.
     """
     if not pa.types.is_integer(kind):
-      ids = pa.array([f'canary-{run}-{j}' for j in range(self.number)], pa.string())
+      ids = pa.array([f'{keys.canary(run)}{j}' for j in range(self.number)], pa.string())
       return ids if pa.types.is_null(kind) else ids.cast(kind)
     digest = hashlib.sha256(f'canaries {run}'.encode()).digest()
     first = (int.from_bytes(digest[:8], 'big') >> _BITS << _BITS) - (1 << 63)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fl_dpftrl.logs import keys
 from fl_dpftrl.support.text import messages
 
 _WHOLE = r'^[+-]?[0-9]+$'
@@ -157,6 +158,13 @@ class RecordedSpellings:
       near = part[np.maximum(places, 0)]
       recorded = np.where((near | _SPELLING) == (keys | _SPELLING), near, recorded)
     return recorded
+
+
+def without_canaries(ids: pa.Array, run: str) -> pa.Array:
+  """Returns ids without those of canaries, which say nothing of how devices are spelt."""
+  if pa.types.is_integer(ids.type):
+    return ids
+  return ids.filter(pc.invert(pc.starts_with(ids, keys.canary(run))))
 
 
 def check(ids: pa.Array, name: str) -> None:

@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import dataclasses
 import io
-import itertools
 import operator
 import os
 import pathlib
@@ -37,7 +36,6 @@ from fl_dpftrl.logs import (
 )
 from fl_dpftrl.support.files import durable, mark
 
-_ROUNDS_AT_ONCE = 1 << 8
 _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
 
 
@@ -144,7 +142,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     if self._state.kinds == {ledger_format.NUMBERS}:
       self._num_spelt = self.num_rounds
     for t in range(self._num_spelt, self.num_rounds):
-      self._spellings.add(self.column(t))
+      self._spellings.add(id_spellings.without_canaries(self.column(t), self.run))
       self._num_spelt = t + 1
     return self._spellings
 
@@ -211,7 +209,8 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     rows, next_state = ledger_format.next_rounds(state, columns, timestamp, units)
     texts = [column for column in columns if len(column)]
     if texts and ledger_format.TEXT in next_state.kinds:
-      if self.spellings.collisions(pa.concat_arrays(texts)).any():
+      ids = id_spellings.without_canaries(pa.concat_arrays(texts), self.run)
+      if self.spellings.collisions(ids).any():
         raise ValueError(f'device_ids: one {id_spellings.COLLIDES}; write each in one spelling')
     return rows, next_state
 
@@ -276,12 +275,11 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     columns = log_tables.with_timestamps(
       pa.int64() if ledger_format.NUMBERS in state.kinds else pa.string()
     )
-    with log_tables.appending(self.path, columns, state.metadata()) as append:
-      query = 'SELECT round, second, kind, ids FROM rounds WHERE num_devices ORDER BY round'
-      rows = self._rows(query)
-      while part := list(itertools.islice(rows, _ROUNDS_AT_ONCE)):
-        rounds, seconds, kinds, texts = zip(*part)
-        append(log_tables.table_of(rounds, list(map(ledger_format.ids_of, kinds, texts)), seconds))
+    query = 'SELECT round, second, kind, ids FROM rounds WHERE num_devices ORDER BY round'
+    rounds = (
+      (t, second, ledger_format.ids_of(kind, text)) for t, second, kind, text in self._rows(query)
+    )
+    log_tables.write_rounds(self.path, columns, state.metadata(), rounds)
 
   def _open(self) -> None:
     """Locks the mark, begins the ledger if it is new, and takes over its rounds."""

@@ -12,7 +12,7 @@ import json
 import operator
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,8 @@ from fl_dpftrl.support.text import messages
 ROW_GROUP = 1 << 20
 """Rows of a row group of a file."""
 _MOST_TABLES = 1 << 10
+# Rounds of a table, and bytes of its ids, whose places Arrow counts in 32 bits.
+_ROUNDS_AT_ONCE, _BYTES_AT_ONCE = 1 << 8, 1 << 24
 
 _FORMAT = {'compression': 'zstd', 'write_page_checksum': True}
 MOST_SECONDS = 253_402_300_799  # end of the year 9999
@@ -105,12 +107,31 @@ def round_by_round(
       nonlocal done
       if index != done or index >= num_rounds:
         raise ValueError(f'the next round of the log is {done} of {num_rounds}, got {index}')
-      append(table_of([index], [pa.array(device_ids, pa.int64())], [timestamp]))
+      append(table_of([index], [timestamp], [pa.array(device_ids, pa.int64())]))
       done += 1
 
     yield append_round
     if done != num_rounds:
       raise ValueError(f'num_rounds is {num_rounds}, but {done} were written')
+
+
+def write_rounds(
+  path: pathlib.Path,
+  schema: pa.Schema,
+  metadata: Mapping[str, str],
+  rounds: Iterable[tuple[int, int, pa.Array]],
+) -> None:
+  """Writes a log of rounds: index, UTC second and devices of each, in one durable step."""
+  with appending(path, schema, metadata) as append:
+    part, num_bytes = list[tuple[int, int, pa.Array]](), 0
+    for round_ in rounds:
+      part.append(round_)
+      num_bytes += round_[-1].nbytes
+      if len(part) >= _ROUNDS_AT_ONCE or num_bytes >= _BYTES_AT_ONCE:
+        append(table_of(*zip(*part)))
+        part, num_bytes = [], 0
+    if part:
+      append(table_of(*zip(*part)))
 
 
 @contextlib.contextmanager
@@ -221,7 +242,7 @@ def utc_seconds(name: str, values: Sequence[int] | np.ndarray) -> pa.Array:
 
 
 def table_of(
-  rounds: Sequence[int], cohorts: Sequence[pa.Array], seconds: Sequence[int]
+  rounds: Sequence[int], seconds: Sequence[int], cohorts: Sequence[pa.Array]
 ) -> pa.Table:
   """Returns the rows of some rounds, each with its devices and one timestamp in UTC seconds."""
   sizes = [len(ids) for ids in cohorts]

@@ -54,9 +54,13 @@ def trained(run: Run, cells: Sequence[Cell], jobs: int) -> Generator[tuple[Cell,
         (cell.home / _LOG_NAME).unlink(missing_ok=True)
         with contextlib.suppress(BrokenPipeError):  # It has ended, as is seen below.
           worker.pipe.send(cell)
-      for ready in connection.wait(list(running)):
-        worker, cell = running.pop(ready)
+      # A process may end while one that it made has its end of the pipe.
+      ends = {worker.process.sentinel: pipe for pipe, (worker, _) in running.items()}
+      for pipe in {ends.get(ready, ready) for ready in connection.wait([*running, *ends])}:
+        worker, cell = running.pop(pipe)
         try:
+          if not worker.pipe.poll():
+            raise EOFError
           worker.pipe.recv()
           idle.append(worker)
           status: int | None = 0

@@ -278,7 +278,6 @@ def test_bad_canaries_are_refused(number, norm):
 
 @made.cases(
   'schema, period',
-  (None, 1),
   (dpftrl.MinSep(14, 1, 1), 14),
   (dpftrl.MinSep(14, 14, 1), 14),
   (dpftrl.MinSep(2052, 342, 6), 342),
@@ -292,3 +291,14 @@ def test_turns_are_spread_over_the_rounds(schema, period):
   assert sorted(np.concatenate([canaries.numbers(t, schema) for t in range(period)])) == list(
     range(1000)
   )
+
+
+def test_spellings_are_those_of_people_beside_canaries_too(tmp_path):
+  """What is admitted beside canaries can be replayed: they make no id other than a number."""
+  options = {'participation': dpftrl.MinSep(9), 'canaries': dpftrl.Canaries(2)}
+  with made.aggregator(tmp_path / 'run', **options) as run:
+    made.release(run, ['1', '2'])
+    with pytest.raises(ValueError, match='1 by spelling'), run.round(['3', '1e5']):
+      pass
+    made.release(run, ['3', '4'])
+    assert run.statement(1e-6).num_devices == 4

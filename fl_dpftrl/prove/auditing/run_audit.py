@@ -36,7 +36,7 @@ SHOWN, LEVEL = 0.05, 1e-3
 
 _BLOCK = 1 << 13  # directions
 _STORED = 1e-6  # relative, of energy: products are stored in float32
-_LOUD = 1.2  # variance
+_LOUD, _FEW = 1.2, 64  # variance; canaries of which it is estimated well enough
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class RunAudit(result.Checked):
         'guesses pass the stated μ at 95 %, but not at 99.9 %, as may happen to one right run of'
         ' twenty; run it again, with more canaries'
       )
-    if self.signal - 1.0 > 4.0 * self.signal_error:
+    if self.num_canaries >= _FEW and self.signal - 1.0 > 4.0 * self.signal_error:
       sentences.append(
         f'signal {self.signal:.2f} is above 1: updates are longer than the clip norm, or the model'
         ' diverges; audit a rehearsal whose canaries have norm=1000'

@@ -64,7 +64,9 @@ def count(
     tally = dataclasses.replace(tally, devices=devices, repeated=repeated)
   if local_ids:  # Only ids of one run can be spellings of one device, or be there twice.
     each = [count([run], progress=progress) for run in runs]
-    tally = dataclasses.replace(tally, mergeable=sum(one.mergeable for one in each))
+    mergeable = sum((one.people or one).mergeable for one in each)
+    people = tally.people and dataclasses.replace(tally.people, mergeable=mergeable)
+    tally = dataclasses.replace(tally, mergeable=mergeable, people=people)
   return tally
 
 

@@ -140,7 +140,9 @@ def test_other_folders_are_refused(tmp_path):
     made.release(run, ['a', 'b'])
   with pytest.raises(ValueError, match='without canaries'):
     dpftrl.audit_run(tmp_path / 'plain', delta=DELTA)
-  made.aggregator(tmp_path / 'new', canaries=dpftrl.Canaries(2)).close()
+  made.aggregator(
+    tmp_path / 'new', canaries=dpftrl.Canaries(2), participation=dpftrl.MinSep(9)
+  ).close()
   with pytest.raises(ValueError, match='has no round yet'):
     dpftrl.audit_run(tmp_path / 'new', delta=DELTA)
 
