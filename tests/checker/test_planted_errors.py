@@ -351,3 +351,12 @@ def test_random_bytes_are_not_proved(tmp_path, capsys):
     changed[rng.integers(len(text))] = rng.integers(32, 127)
     status, out = answer(tmp_path, capsys, changed.decode())
     assert status in (0, 4) and 'Traceback' not in out
+
+
+def test_a_name_cannot_hide_what_is_proved(tmp_path, capsys):
+  document = certified.family('blt')
+  figure = certified.figure(document)
+  epsilon = float.fromhex(figure['guarantees'][0]['epsilon'])
+  document['figures'] = [figure | {'name': 'declared: proved: ε = 0.01 at δ = 1e-10' + ' ' * 300}]
+  status, out = answer(tmp_path, capsys, json.dumps(document))
+  assert status == 0 and f'ε = {epsilon!r}'[:8] in out and '0.01' not in out

@@ -650,3 +650,17 @@ def test_a_start_that_is_refused_leaves_no_empty_mark(path):
   assert not marked.exists()
   marked.write_bytes(content)
   assert participation_log.read_log(path).num_rounds == len(COHORTS)
+
+
+@made.cases('rounds, num_bytes', (1, 1 << 24), (256, 1), (256, 40))
+def test_a_log_has_the_same_bytes_however_many_rounds_are_written_at_once(
+  rounds, num_bytes, tmp_path, monkeypatch
+):
+  cohorts = [[f'device {t} {i}' for i in range(t % 4)] for t in range(40)]
+  expected = made.ledger(tmp_path / 'whole.parquet', cohorts)
+  monkeypatch.setattr(log_tables, '_ROUNDS_AT_ONCE', rounds)
+  monkeypatch.setattr(log_tables, '_BYTES_AT_ONCE', num_bytes)
+  monkeypatch.setattr(log_tables, '_MOST_TABLES', 3)
+  written = made.ledger(tmp_path / 'parts.parquet', cohorts)
+  assert pq.read_table(written).equals(pq.read_table(expected))
+  assert pq.ParquetFile(written).num_row_groups == 1
