@@ -89,7 +89,7 @@ class Promised(Participation):
       checks.positive(epsilon=epsilon)
       remaining_delta = added.left(trial.delta, epsilon + 1.0)
       mu = (
-        guarantees.SUM_ROUNDING / gaussian.effective_noise_multiplier(epsilon, remaining_delta)
+        1.0 / gaussian.effective_noise_multiplier(epsilon, remaining_delta)
         if remaining_delta > 0.0
         else math.inf
       )

@@ -11,7 +11,7 @@ from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages, roundings
 
-SUM_ROUNDING = 1.0 - 2.0**-43
+SUM_ROUNDING = 1.0 - 2.0**-46
 """Factor that covers what sums of squares and a division round, of a noise multiplier."""
 
 
