@@ -501,13 +501,13 @@ def compared(folder, certificate):
 
 def main(paths):
   """Checks files and folders; returns the exit status."""
-  lines = []
+  lines = [] if paths else [(False, 'name certificates or folders: python prove.py FILE ...')]
   for path in paths:
     steps[0] = 0
     lines += [(True, path), *attempt('  ', check(path))]
   for _, line in lines:
     print(''.join(x if x.isprintable() else ' ' for x in line)[:300])
-  return 0 if lines and all(holds for holds, _ in lines) else 4
+  return 0 if all(holds for holds, _ in lines) else 4
 
 
 if __name__ == '__main__':

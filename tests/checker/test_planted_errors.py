@@ -360,3 +360,8 @@ def test_a_name_cannot_hide_what_is_proved(tmp_path, capsys):
   document['figures'] = [figure | {'name': 'declared: proved: ε = 0.01 at δ = 1e-10' + ' ' * 300}]
   status, out = answer(tmp_path, capsys, json.dumps(document))
   assert status == 0 and f'ε = {epsilon!r}'[:8] in out and '0.01' not in out
+
+
+def test_without_a_file_it_says_what_to_name(capsys):
+  assert prove.main([]) == 4
+  assert 'FILE' in capsys.readouterr().out

@@ -25,7 +25,7 @@ CSV = b'person,text\nann,hello\nbob,"two\nlines"\ncid,x\n'
   ('a.jsonl', b'["ann", "x"]\n', [], 'line 1 must be an object'),
   ('a.jsonl', b'{"person": "ann"}\n', [], 'has no column --columns=text=text'),
   ('a.csv.gz', CSV, [], 'Not a gzipped file'),
-  ('a.csv.gz', gzip.compress(CSV)[:12], [], 'ended before the end-of-stream'),
+  ('a.csv.gz', gzip.compress(CSV, mtime=0)[:12], [], 'ended before the end-of-stream'),
   ('a.parquet', CSV, [], 'is not Parquet'),
   ('folder', None, [], 'has no .txt file, and no table'),
   ('s3://bucket/a.csv', None, [], 'is an address'),
