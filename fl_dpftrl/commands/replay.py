@@ -22,6 +22,7 @@ from fl_dpftrl.prove.replaying import (
 from fl_dpftrl.support.files import json_files
 
 if TYPE_CHECKING:
+  from fl_dpftrl.prove.auditing import run_audit
   from fl_dpftrl.prove.reports import settings
 
 HELP = 'computes the guarantee of a finished run from its participation log'
@@ -263,8 +264,9 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
   if args.registry:
     from fl_dpftrl.prove.reports import model_card, registry_entry
 
+    audit = _audit(args, statement.delta)
     entry = registry_entry.write_entry(
-      args.registry, statement, result.facts, model=model, evidence=args.evidence
+      args.registry, statement, result.facts, model=model, evidence=args.evidence, audit=audit
     )
     if args.model_card:
       model_card.write_card(args.model_card, entry, os.path.basename(args.registry))
@@ -362,8 +364,14 @@ def _opening(args: argparse.Namespace) -> dict[str, Any]:
   return {**facts, **where}
 
 
-def _setting(args: argparse.Namespace, delta: float) -> 'settings.Setting':
+def _audit(args: argparse.Namespace, delta: float) -> 'run_audit.RunAudit | None':
+  """Returns the audit of a run by its canaries; None without, and for several runs."""
   from fl_dpftrl.prove.auditing import run_audit
+
+  return run_audit.shown(pathlib.Path(args.runs[0]), delta) if len(args.runs) == 1 else None
+
+
+def _setting(args: argparse.Namespace, delta: float) -> 'settings.Setting':
   from fl_dpftrl.prove.reports import settings
 
   pairs: list[tuple[str, Any]] = []
@@ -378,7 +386,7 @@ def _setting(args: argparse.Namespace, delta: float) -> 'settings.Setting':
     run=', '.join(names),
     command=flags.command_line('replay', pairs, args.runs),
     strategy=args.strategy and os.path.basename(args.strategy),
-    canaries=run_audit.shown(places[0], delta) if len(args.runs) == 1 else None,
+    canaries=_audit(args, delta),
     claimed=_claimed(args),
   )
 

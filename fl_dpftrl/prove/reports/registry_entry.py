@@ -15,6 +15,7 @@ from fl_dpftrl import version
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import guarantees
+from fl_dpftrl.prove.auditing import run_audit
 from fl_dpftrl.prove.replaying import assumption_sentences, certificates, publication, statements
 from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.support.text import messages
@@ -52,6 +53,7 @@ def write_entry(
   *,
   model: str | os.PathLike[str] | None = None,
   evidence: str | os.PathLike[str] | None = None,
+  audit: run_audit.RunAudit | None = None,
 ) -> json_files.Object:
   """Writes the entry of a statement for everybody to read, and returns it.
 
@@ -62,6 +64,7 @@ def write_entry(
     model: file of the released weights, whose digest the entry has.
     evidence: folder of the statement's evidence, whose certificate the entry cites if it proves the
       figure.
+    audit: of the run by its canaries, which reads coins and releases; None for none.
 
   Raises:
     ValueError: for a run of secret draws, of which nothing is published.
@@ -72,6 +75,14 @@ def write_entry(
     content['subjects'] = [{'name': pathlib.Path(model).name, 'digest': digest}]
   if evidence is not None:
     content['proof'] = _proof(pathlib.Path(evidence, certificates.NAME), content['privacy'])
+  if audit is not None and content['privacy']['epsilon'] is not None:
+    content['audit'] = {
+      'canaries': audit.num_canaries,
+      'confidence': 1.0 - run_audit.SHOWN,
+      'lower_epsilon': audit.lower_epsilon,
+      'noise_limit': audit.noise_limit,
+      'passed': audit.passed,
+    }
   text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + '\n'
   durable.write_durably(path, text.encode())
   return content

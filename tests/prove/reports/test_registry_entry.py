@@ -11,6 +11,7 @@ from fl_dpftrl.commands import dispatch
 from fl_dpftrl.prove.replaying import certificates, opened_runs, replays
 from fl_dpftrl.prove.reports import model_card, registry_entry
 from tests import every_participation, made
+from tests.prove.auditing import canary_runs
 from tests.prove.replaying.in_memory import log_of
 
 SCHEMA = pathlib.Path(__file__).parents[3] / 'docs' / 'registry-entry.schema.json'
@@ -268,3 +269,17 @@ def test_an_entry_cites_the_certificate_that_proves_its_figure(tmp_path, capsys)
   )
   statement = replays.replay(run_of(), delta=1e-6)
   assert registry_entry.write_entry(entry, statement, {}, evidence=folder)['proof'] is None
+
+
+def test_an_entry_has_the_audit_of_a_run_with_canaries(tmp_path):
+  audit = canary_runs.audited(tmp_path / 'run')
+  entry = tmp_path / 'entry.json'
+  arguments = [str(tmp_path / 'run'), f'--delta={canary_runs.DELTA}', f'--registry={entry}']
+  dispatch.run(['replay', *arguments])
+  assert checked(json.loads(entry.read_text()))['audit'] == {
+    'canaries': canary_runs.SIZE,
+    'confidence': 0.95,
+    'lower_epsilon': audit.lower_epsilon,
+    'noise_limit': audit.noise_limit,
+    'passed': True,
+  }
