@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from fl_dpftrl.logs import keys, refusals
 from fl_dpftrl.support.files import mark
+from fl_dpftrl.support.text import messages
 
 NAME = 'participation.parquet'
 """Name of the log in the folder of a run."""
@@ -106,6 +107,15 @@ def connected(path: pathlib.Path) -> sqlite3.Connection:
     database.close()
     raise
   return database
+
+
+def check_version(path: str | os.PathLike[str], database: sqlite3.Connection) -> None:
+  """Raises LogError for a database of a later version, which numbers its format; here it is 0."""
+  ((version,),) = database.execute('PRAGMA user_version')
+  if version:
+    raise refusals.LogError(
+      f'{path}: is of format {messages.quoted(version)}, of a later version: read it with that one'
+    )
 
 
 class RunClaim(Protocol):
@@ -198,6 +208,7 @@ def read(
     sqlite3.Error: for what is no database, or a damaged one.
   """
   path, marked = os.fspath(path), mark_of(path).name
+  check_version(path, database)
   claim, run, is_sealed = _claim_of(path, database)
   if record and record.run != run:
     raise refusals.LogError(f'{path}: is of another run than {marked} beside it; put its own back')

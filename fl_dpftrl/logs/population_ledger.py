@@ -280,6 +280,7 @@ def _connected(path: pathlib.Path) -> sqlite3.Connection:
   try:
     for setting in ('trusted_schema=off', 'synchronous=extra', 'journal_mode=delete'):
       database.execute(f'PRAGMA {setting}')
+    ledger_format.check_version(path, database)
   except BaseException:
     database.close()
     raise

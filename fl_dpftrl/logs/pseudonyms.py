@@ -121,6 +121,7 @@ class Names:
       ledger_format.in_one_line(self.path),
       contextlib.closing(_connected(self.path)) as database,
     ):
+      ledger_format.check_version(self.path, database)
       yield database
 
   @contextlib.contextmanager

@@ -119,8 +119,10 @@ def _occupied(cells: np.ndarray, firsts: np.ndarray, lasts: np.ndarray, slots: i
 
 def read_traces(path: str | os.PathLike[str]) -> Traces:
   """Reads a Parquet table with the columns device, start and end, the last two UTC timestamps."""
-  import duckdb  # Slow to load.
-
+  try:
+    import duckdb  # Slow to load.
+  except ImportError as error:
+    raise ValueError(f"{path} needs DuckDB: pip install 'fl_dpftrl[traces]' ({error})") from error
   free = machine.free_memory()
   limit = _MOST_MEMORY if free is None else min(_MOST_MEMORY, free // 2)
   with (
