@@ -19,7 +19,9 @@ from fl_dpftrl.support import checks, machine
 
 # Version of the rows: raise it with every change of their bits.
 VERSION = 6
-_CHUNKS_AT_A_TIME = 4
+# Chunks that a thread makes at a time: fewer would have threads wait for each other, as all take
+# turns at Python between loops, and more would take more memory.
+_FEWEST_CHUNKS, _MOST_CHUNKS = 4, 16
 # Of the trail, a sum modulo 2⁶⁴: an odd number with bits of no pattern.
 _FACTOR = 0x9E3779B97F4A7C15
 _local = threading.local()
@@ -92,7 +94,7 @@ class RowMaker:
       raise ValueError(f'row {t} is beyond the {self.num_rounds} that there are')
     self.is_torn = True  # Until every chunk is done; an interrupted step gives no other.
     step = self._recurrence.step(t)
-    length = _CHUNKS_AT_A_TIME * normals.CHUNK
+    length = normals.CHUNK * _chunks_at_a_time(self.size, self._threads)
     work = lambda start: self._work(step, start, slice(start, min(start + length, self.size)), out)
     starts = range(0, self.size, length)
     is_small = self._threads == 1 or len(starts) == 1
@@ -141,7 +143,7 @@ class RowMaker:
 
 def row_seconds(strategy: strategies.Strategy, *, num_rounds: int, size: int) -> float:
   """Returns seconds that one core of this machine takes for the middle row, by a part of it."""
-  part = min(size, _CHUNKS_AT_A_TIME * normals.CHUNK)
+  part = min(size, _MOST_CHUNKS * normals.CHUNK)
   out, row, seed = np.empty(part, np.int64), num_rounds // 2, normals.system_seed()
   maker = RowMaker(strategy, size=part, num_rounds=num_rounds, seed=seed, num_threads=1)
   for _ in range(2):  # The first compiles loops, and computes the steps before it.
@@ -153,11 +155,17 @@ def row_seconds(strategy: strategies.Strategy, *, num_rounds: int, size: int) ->
   return seconds * size / part
 
 
+def _chunks_at_a_time(size: int, threads: int) -> int:
+  """Returns how many chunks of a row a thread makes at a time: an equal part of its share."""
+  share = -(-size // (normals.CHUNK * threads))
+  return max(_FEWEST_CHUNKS, -(-share // -(-share // _MOST_CHUNKS)))
+
+
 def _workspace(seed: bytes) -> tuple[normals.Normals, np.ndarray]:
   """The source of a thread, and vectors for the chunks that it works on."""
   if getattr(_local, 'seed', None) != seed:
     _local.seed, _local.source = seed, normals.Normals(seed)
-    _local.vectors = np.empty((4, _CHUNKS_AT_A_TIME * normals.CHUNK))
+    _local.vectors = np.empty((4, _MOST_CHUNKS * normals.CHUNK))
   return _local.source, _local.vectors
 
 

@@ -1,5 +1,6 @@
 """Standard normals from secret bits, scaled and rounded to integers without an error."""
 
+import decimal
 import functools
 import hashlib
 import os
@@ -25,8 +26,8 @@ _WORDS, _FURTHER = 0, 1
 _ATTEMPTS, _BLOCKS = 1 << 8, 1 << 2  # of a normal, and of an attempt
 # Normals that are made by one operation: fewer would have threads wait for each other.
 _BLOCK = 4 * CHUNK
-# Attempts that are made in float64 before a normal is left to `exact`.
-_FLOAT_ATTEMPTS = 6
+# Attempts that are made in float64 before a normal is left to `exact`: one of 20 million is.
+_FLOAT_ATTEMPTS = 3
 # A word: the layer, the sign, and the first bits of u.
 _LAYER_BITS, _U_BITS = 9, 54
 _ERROR = 2.0**-48  # E of any layer over the scale.
@@ -55,8 +56,11 @@ class Normals:
   are. An integer is taken from float64 if no boundary between integers is within E of it, and else
   computed from as many bits as it takes (`exact`):
   - u·xᵢ is off by 4·2⁻⁵³ xᵢ through roundings of u, of xᵢ and of two products, and by 2⁻⁵⁴ xᵢ
-    through further bits: below 0.6·2⁻⁵⁰ xᵢ, and E is 2⁻⁵⁰ xᵢ · scale. No xᵢ is above 4.1, so a
-    first pass takes 2⁻⁴⁸ · scale for all, where that is below 0.6·2⁻⁴⁸.
+    through further bits: below 0.6·2⁻⁵⁰ xᵢ. No xᵢ is above 4.1, so a first pass takes 2⁻⁴⁸ · scale
+    as E for all, where the error is below 0.6·2⁻⁴⁸ · scale.
+  - A second pass computes u·xᵢ·scale to twice the bits, in the middle of what further bits leave.
+    It is off by ½·2⁻⁵⁴ xᵢ · scale through these, by 2⁻²⁴ of that and less than 2⁻⁵¹ through
+    roundings; E is 0.51·2⁻⁵⁴ xᵢ · scale + 2⁻⁵⁰.
   - x₁ − ln(u)/x₁, for u of 64 bits and above 2⁻²⁰, is below 7.5. It is off by 2⁻⁴⁴/x₁ through
     further bits, by 4·2⁻⁵³·13.9/x₁ through a logarithm within 4 units in the last place, and by
     less than 2⁻⁴⁸ through other roundings; in all below 0.4·2⁻⁴⁴, and E is 2⁻⁴⁴ · scale, which has
@@ -82,7 +86,8 @@ class Normals:
     self._blocks = Cipher(algorithms.AES256(seed), modes.ECB()).encryptor()
     self._zeros = bytes(8 * CHUNK)
     self._tables = _tables()
-    self._bytes = bytearray(8 * _BLOCK + 16)
+    # As bytes, which AES takes; it asks for room behind.
+    self._counters, self._made = (np.empty(8 * _BLOCK + 16, np.uint8) for _ in range(2))
     self._unsure = np.empty(_BLOCK + 1, np.int64)
 
   def fill(self, row: int, chunk: int, scale: float, out: np.ndarray) -> None:
@@ -114,18 +119,10 @@ class Normals:
     self, row: int, chunk: int, at: np.ndarray, words: np.ndarray, scale: float, out: np.ndarray
   ) -> None:
     """Writes the normals that their first words do not decide in float64."""
-    all_places, first_words = at.copy(), words.copy()
-    count, in_tail = at.size, np.zeros(at.size, bool)
-    undecided, num_undecided = np.empty(at.size, np.int64), 0
-    for attempt in range(_FLOAT_ATTEMPTS):
-      if not count:
-        break
-      bits = self._further(row, chunk, at[:count], attempt)
-      count, num_undecided = loops.settled(
-        words, bits, at, count, in_tail, self._tables, scale, out, undecided, num_undecided
-      )
-    for place in np.concatenate([undecided[:num_undecided], at[:count]]).tolist():
-      word = int(first_words[np.searchsorted(all_places, place)])
+    bits, undecided = self._further(row, chunk, at, _FLOAT_ATTEMPTS), np.empty_like(at)
+    count = loops.settled(words, bits, at, self._tables, scale, out, undecided)
+    for place in undecided[:count].tolist():
+      word = int(words[np.searchsorted(at, place)])
       out[place] = self._exact(row, chunk + place // CHUNK, place % CHUNK, word, scale)
 
   def _exact(self, row: int, chunk: int, place: int, word: int, scale: float) -> int:
@@ -159,24 +156,22 @@ class Normals:
 
   def _words(self, row: int, chunk: int, size: int) -> np.ndarray:
     """The words of so many normals, from the beginning of a chunk on, until the next call."""
-    into = memoryview(self._bytes)
-    for number, start in enumerate(range(0, size, CHUNK), chunk):
-      count = 8 * min(CHUNK, size - start)
-      self._count_from(row, number, _WORDS, 0)
-      self._counting.update_into(self._zeros[:count], into[8 * start :])
-    return np.frombuffer(self._bytes, '<u8', size)
+    counters = self._counters[: 16 * -(-size // 2)]
+    loops.count(row, chunk, _WORDS, CHUNK // 2, counters.view(np.uint64).reshape(-1, 2))
+    self._blocks.update_into(counters.data, self._made.data)
+    return self._made[: 8 * size].view('<u8')
 
   def _count_from(self, row: int, chunk: int, use: int, block: int) -> None:
     """Goes on at a counter."""
     fields = ((row, 6), (chunk, 4), (use, 2), (block, 4))
     self._counting.reset_nonce(b''.join(value.to_bytes(size, 'big') for value, size in fields))
 
-  def _further(self, row: int, chunk: int, at: np.ndarray, attempt: int) -> np.ndarray:
-    """The first block of an attempt of each of some normals, as words, shape [size, 2]."""
-    counters = np.empty((at.size, 16), np.uint8)
-    sizes = CHUNK, _ATTEMPTS * _BLOCKS
-    loops.count(row, chunk, _FURTHER, at, *sizes, attempt * _BLOCKS, counters)
-    return np.frombuffer(self._blocks.update(counters.tobytes()), '<u8').reshape(-1, 2)
+  def _further(self, row: int, chunk: int, at: np.ndarray, attempts: int) -> np.ndarray:
+    """The first block of each attempt of some normals, as words, shape [size, attempts, 2]."""
+    counters = np.empty((at.size, attempts, 2), np.uint64)
+    loops.count_attempts(row, chunk, _FURTHER, at, CHUNK, _ATTEMPTS, _BLOCKS, counters)
+    bits = self._blocks.update(counters.reshape(-1).view(np.uint8).data)
+    return np.frombuffer(bits, '<u8').reshape(counters.shape)
 
 
 class _Tables(NamedTuple):
@@ -184,12 +179,14 @@ class _Tables(NamedTuple):
 
   Attributes:
     widths: ±2⁻⁵⁴ xᵢ.
+    rests: what float64 lacks of that.
     limits: u < xᵢ₊₁/xᵢ holds for a word whose bits of u are below; int64.
     heights, steps: f(xᵢ), and how much higher the next layer is.
     tail: x₁.
   """
 
   widths: np.ndarray
+  rests: np.ndarray
   limits: np.ndarray
   heights: np.ndarray
   steps: np.ndarray
@@ -201,10 +198,13 @@ def _tables() -> _Tables:
   widths = exact.widths()
   heights = [exact.height(x) for x in widths]
   steps = [float(above - below) for below, above in zip(heights, heights[1:])]
-  x = np.array(widths[:-1], float) * 2.0**-_U_BITS
+  x = np.array(widths[:-1], float)
+  rest = [float(exact_width - decimal.Decimal(own)) for exact_width, own in zip(widths, x.tolist())]
+  x, rest = (np.array(values) * 2.0**-_U_BITS for values in (x, rest))
   inner = [exact.inner(layer) >> exact.FIXED - _U_BITS for layer in range(exact.LAYERS)]
   return _Tables(
     widths=np.concatenate([x, -x]),
+    rests=np.concatenate([rest, -rest]),
     limits=np.tile(inner, 2),
     heights=np.tile(np.array(heights[:-1], float), 2),
     steps=np.tile(steps, 2),

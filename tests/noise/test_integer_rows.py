@@ -1,6 +1,7 @@
 """Rows that are made in place, chunk by chunk, are those of the reference."""
 
 import errno
+import itertools
 import resource
 import signal
 
@@ -85,6 +86,15 @@ def test_threads_and_places_of_buffers_change_no_bit(family, tmp_path):
     np.testing.assert_array_equal(rows_of(other, 9)[0], expected)
     assert not list(tmp_path.iterdir())  # A mapped file has no name.
     other.close()
+
+
+def test_threads_get_equal_shares_of_a_row():
+  """Nobody waits long for the last one, and a task's memory is bounded."""
+  for size, threads in itertools.product((1, 70_000, 4_050_748, 10**8), (1, 2, 3, 7, 12, 16)):
+    chunks, at_once = -(-size // normals.CHUNK), integer_rows._chunks_at_a_time(size, threads)
+    assert integer_rows._FEWEST_CHUNKS <= at_once <= integer_rows._MOST_CHUNKS
+    rounds = -(-chunks // (at_once * threads))
+    assert rounds * at_once <= max(integer_rows._FEWEST_CHUNKS, chunks / threads + rounds)
 
 
 def test_steps_that_rows_have_in_common_change_no_bit(example, monkeypatch):

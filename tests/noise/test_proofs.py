@@ -76,15 +76,40 @@ def test_the_first_pass_is_right_for_all_words_at_every_scale(margin, is_right):
   assert all(proved) is is_right
 
 
-@pytest.mark.parametrize('widths, is_right', [(normal_loops.ERROR_IN_WIDTHS, True), (4.0, False)])
+@pytest.mark.parametrize('widths, is_right', [(normal_loops.ERROR_IN_WIDTHS, True), (0.5, False)])
 def test_later_passes_are_right_for_all_words_at_every_scale(widths, is_right):
-  """The point is first rounded, and then scaled, which is one more rounding."""
-  proved = []
-  for true, stored, _ in _layers():
-    margin = _EXACTLY(widths) * stored * (1 - _UNIT)
-    error = _error(true, stored, 2**54) + 2 * _UNIT * 2**54 * stored
-    proved.append(_is_proved(margin, error, _EXACTLY(49, 100) / true))
+  """`offset` adds up exact products; what it rounds is small, or near ½. Over width · scale."""
+  proved, tables = [], normals._tables()
+  for (true, stored, _), rest in zip(_layers(), map(_EXACTLY, map(float, tables.rests))):
+    assert abs(rest) <= _UNIT * stored
+    of_width = abs(stored + rest - true * _WORD) + _WIDTH_ERROR * _WORD
+    lost = 2 * _UNIT * (1 + _UNIT)  # of width · scale, with the rest
+    of_lost = 4 * _UNIT * lost  # The rest's product, the sum, and a sum and a product by `whole`.
+    of_sums = 2 * _UNIT * (2**28 + 16)  # `low` and what `high` leaves are below 2²⁸, all else 16.
+    error = of_sums + 2**54 * (of_lost + of_width / stored)
+    further_bits = (true + _WIDTH_ERROR) * _WORD / stored / 2
+    # A margin is rounded, too.
+    proved.append(error + further_bits <= _EXACTLY(widths) * (1 - 4 * _UNIT))
   assert all(proved) is is_right
+  # Next to ½, where the scale is small: three sums of at most 1, and the rounding of ½ less margin.
+  assert _EXACTLY(normal_loops.ROUNDING) >= 4 * _UNIT
+
+
+@pytest.mark.parametrize('scale', [2.0**-20, 1.37, 2.0**34, 1.9 * 2.0**40, 1.3 * 2.0**46])
+def test_offsets_are_as_exact_as_the_proof_says(scale):
+  """Of fractions at random, at the ends, and next to boundaries between integers."""
+  tables, generator = normals._tables(), np.random.default_rng(3)
+  for place in (*range(0, 1024, 37), 0, 511, 512, 1023):
+    width, rest = float(tables.widths[place]), float(tables.rests[place])
+    true = _EXACTLY(exact.widths()[place % 512]) * _WORD * (-1) ** (place >= 512)
+    chosen = [0, 1, (1 << 27) - 1, 1 << 27, (1 << 54) - 1, *generator.integers(0, 1 << 54, 20)]
+    near = (generator.integers(0, 1 << 30, 20) + 0.5) / (scale * abs(width))
+    chosen += [int(whole) for whole in near if whole < 1 << 54]
+    for whole in map(int, chosen):
+      nearest = float(np.rint(whole * width * scale))
+      off = _EXACTLY(normal_loops.offset(whole, width, rest, scale, nearest))
+      error = abs(off - ((whole + _HALF) * true * _EXACTLY(scale) - _EXACTLY(nearest)))
+      assert error <= _EXACTLY(2**-24) * abs(_EXACTLY(width) * _EXACTLY(scale)) + _EXACTLY(2**-51)
 
 
 def _scales(strategy):
@@ -179,13 +204,22 @@ def test_no_two_normals_share_a_counter():
 
 def test_compiled_counters_are_those_of_the_proof():
   places = np.array([0, 1, 77, normals.CHUNK - 1, normals.CHUNK, 3 * normals.CHUNK + 5])
-  counters = np.empty((places.size, 16), np.uint8)
-  sizes = normals.CHUNK, normals._ATTEMPTS * normals._BLOCKS
-  for row, chunk, block in ((0, 0, 0), (2**48 - 1, 2**32 - 4, 1020), (12345, 0xFFFF, 4)):
-    normal_loops.count(row, chunk, normals._FURTHER, places, *sizes, block, counters)
-    for place, counter in zip(places.tolist(), counters):
-      within = place % normals.CHUNK * sizes[1] + block
-      fields = (row, 6), (chunk + place // normals.CHUNK, 4), (normals._FURTHER, 2), (within, 4)
+  further = np.empty((places.size, normals._ATTEMPTS, 2), np.uint64)
+  words = np.empty((3 * normals.CHUNK // 2 - 7, 2), np.uint64)
+  sizes = normals.CHUNK, normals._ATTEMPTS, normals._BLOCKS
+  for row, chunk in ((0, 0), (2**48 - 1, 2**32 - 4), (12345, 0xFFFF)):
+    normal_loops.count_attempts(row, chunk, normals._FURTHER, places, *sizes, further)
+    normal_loops.count(row, chunk, normals._WORDS, normals.CHUNK // 2, words)
+    made = []
+    for place, counters in zip(places.tolist(), further):
+      for attempt in (0, 1, 255):
+        within = (place % normals.CHUNK * sizes[1] + attempt) * sizes[2]
+        made.append((counters[attempt], place // normals.CHUNK, normals._FURTHER, within))
+    for block in (0, 1, 4321, normals.CHUNK // 2 - 1, normals.CHUNK // 2, len(words) - 1):
+      chunks, within = divmod(block, normals.CHUNK // 2)
+      made.append((words[block], chunks, normals._WORDS, within))
+    for counter, chunks, use, within in made:
+      fields = (row, 6), (chunk + chunks, 4), (use, 2), (within, 4)
       assert counter.tobytes() == b''.join(value.to_bytes(size, 'big') for value, size in fields)
 
 

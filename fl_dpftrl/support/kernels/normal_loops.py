@@ -8,8 +8,9 @@ from fl_dpftrl.support.kernels import compiled
 
 # A word: 9 bits of a layer, a sign, and 54 bits of u.
 LAYERS, PLACES, SHIFT = np.uint64(511), np.uint64(1023), np.uint64(10)
-# E of a normal in layer i is 2⁻⁵⁰ xᵢ, in widths of 2⁻⁵⁴ xᵢ; and E of one in the tail.
-ERROR_IN_WIDTHS, TAIL_ERROR = 16.0, 2.0**-44
+# E of a normal over the scale, in widths of 2⁻⁵⁴ xᵢ, and in the tail; and of roundings near ½.
+ERROR_IN_WIDTHS, TAIL_ERROR, ROUNDING = 0.51, 2.0**-44, 2.0**-50
+_SPLIT = 2.0**27 + 1.0
 # Comparisons of float64 that are closer than this are left to decimals.
 _CLOSE, _LEAST = 2.0**-30, 2.0**-20
 
@@ -43,61 +44,114 @@ def rounded(words, limits, widths, most, out, places):
 
 
 @compiled.loop
-def count(row, chunk, use, places, chunk_size, blocks, block, counters):
-  """Writes the counter of a block of each place, from the beginning of a chunk on, as bytes.
-
-  Each place has so many blocks. A counter has 48 bits of the row, 32 of the chunk, 16 of its use,
-  and 32 of the block within the chunk.
-  """
-  for i in range(places.size):
-    number, within = chunk + places[i] // chunk_size, places[i] % chunk_size * blocks + block
-    high = np.uint64(row) << np.uint64(16) | np.uint64(number >> 16)
-    low = np.uint64(number & 0xFFFF) << np.uint64(48) | np.uint64(use << 32 | within)
-    for byte in range(8):
-      shift = np.uint64(56 - 8 * byte)
-      counters[i, byte] = high >> shift
-      counters[i, 8 + byte] = low >> shift
+def _swapped(word):
+  """Returns a word with its bytes in the opposite order: AES takes its counters as big-endian."""
+  pairs = np.uint64(0x00FF00FF00FF00FF)
+  word = word >> np.uint64(8) & pairs | (word & pairs) << np.uint64(8)
+  pairs = np.uint64(0x0000FFFF0000FFFF)
+  word = word >> np.uint64(16) & pairs | (word & pairs) << np.uint64(16)
+  return word >> np.uint64(32) | word << np.uint64(32)
 
 
 @compiled.loop
-def settled(words, bits, places, count, in_tail, tables, scale, out, undecided, num_undecided):
-  """Settles unsure normals by the further bits of one attempt.
+def _halves(row, chunk, use):
+  """Returns both words of a counter, but for its block.
 
-  Those that need another attempt move to the front of words, places and in_tail. Returns how many
-  these are, and the new number of those that float64 does not decide, in undecided.
+  A counter has 48 bits of the row, 32 of the chunk, 16 of its use, and 32 of the block.
   """
-  widths, limits, heights, steps, tail = tables
-  open_count = 0
-  for i in range(count):
-    word, first, second = words[i], bits[i, 0], bits[i, 1]
-    place, whole = word & PLACES, np.int64(word >> SHIFT)
-    u, v = first * 2.0**-64, second * 2.0**-64
-    x, error = whole * widths[place], ERROR_IN_WIDTHS * abs(widths[place])
-    is_tail = in_tail[i] or (place & LAYERS == 0 and whole > limits[place])
-    # How far the point is below the density, or how surely one of the tail is taken.
-    if is_tail:
-      gap = 0.0
-      if u >= _LEAST:
-        beyond = -log(u) / tail
-        gap = -2.0 * log(v) - beyond * beyond
-        x, error = math.copysign(tail + beyond, widths[place]), TAIL_ERROR
-    elif whole < limits[place]:
-      gap = np.inf
-    elif whole == limits[place]:
-      gap = 0.0
-    else:
-      gap = exp(-0.5 * x * x) - (heights[place] + u * steps[place])
-    if gap < -_CLOSE:
+  high = np.uint64(row) << np.uint64(16) | np.uint64(chunk >> 16)
+  return high, np.uint64(chunk & 0xFFFF) << np.uint64(48) | np.uint64(use) << np.uint64(32)
+
+
+@compiled.loop
+def count(row, chunk, use, blocks, counters):
+  """Writes the counters of successive blocks, so many of each chunk, from a chunk's first on."""
+  for first in range(0, len(counters), blocks):
+    high, low = _halves(row, chunk + first // blocks, use)
+    part, high = counters[first : first + blocks], _swapped(high)
+    for i in range(len(part)):
+      part[i, 0] = high
+      part[i, 1] = _swapped(low | np.uint64(i))
+
+
+@compiled.loop
+def count_attempts(row, chunk, use, places, chunk_size, attempts, blocks, counters):
+  """Writes the first counter of each attempt of some places, counted from a chunk on.
+
+  A place has so many attempts, and each of them so many blocks.
+  """
+  for i in range(places.size):
+    high, low = _halves(row, chunk + places[i] // chunk_size, use)
+    for attempt in range(counters.shape[1]):
+      block = (places[i] % chunk_size * attempts + attempt) * blocks
+      counters[i, attempt, 0] = _swapped(high)
+      counters[i, attempt, 1] = _swapped(low | np.uint64(block))
+
+
+@compiled.loop
+def _product(x, y):
+  """Returns a product in float64, and what its rounding lost, without an error (Dekker 1971)."""
+  product, x_high, y_high = x * y, _SPLIT * x, _SPLIT * y
+  x_high -= x_high - x
+  y_high -= y_high - y
+  x_low, y_low = x - x_high, y - y_high
+  return product, x_low * y_low + (x_low * y_high + (x_high * y_low + (x_high * y_high - product)))
+
+
+@compiled.loop
+def offset(whole, width, rest, scale, nearest):
+  """Returns (whole + ½) · (width + rest) · scale − nearest, to twice the bits of float64."""
+  scaled, lost = _product(width, scale)
+  lost += rest * scale
+  high, low = np.float64(whole >> 27 << 27), np.float64(whole & (1 << 27) - 1) + 0.5
+  first, first_lost = _product(high, scaled)
+  second, second_lost = _product(low, scaled)
+  return first - nearest + second + (first_lost + second_lost + (high + low) * lost)
+
+
+@compiled.loop
+def settled(words, bits, places, tables, scale, out, undecided):
+  """Settles unsure normals by the further bits of their attempts, shape [size, attempts, 2].
+
+  Returns how many float64 does not decide, or no attempt does; their places are in undecided.
+  """
+  widths, rests, limits, heights, steps, tail = tables
+  num_undecided = 0
+  for i in range(words.size):
+    word, in_tail, is_settled = words[i], False, False
+    for attempt in range(bits.shape[1]):
+      first, second = bits[i, attempt, 0], bits[i, attempt, 1]
+      place, whole = word & PLACES, np.int64(word >> SHIFT)
+      u, v = first * 2.0**-64, second * 2.0**-64
+      x = whole * widths[place]
+      in_tail |= place & LAYERS == 0 and whole > limits[place]
+      # How far the point is below the density, or how surely one of the tail is taken.
+      if in_tail:
+        gap = 0.0
+        if u >= _LEAST:
+          beyond = -log(u) / tail
+          gap = -2.0 * log(v) - beyond * beyond
+          x = math.copysign(tail + beyond, widths[place])
+      elif whole < limits[place]:
+        gap = np.inf
+      elif whole == limits[place]:
+        gap = 0.0
+      else:
+        gap = exp(-0.5 * x * x) - (heights[place] + u * steps[place])
+      if gap >= -_CLOSE:
+        nearest = np.rint(scale * x)
+        off, error = scale * x - nearest, TAIL_ERROR
+        if not in_tail:
+          off = offset(whole, widths[place], rests[place], scale, nearest)
+          error = ERROR_IN_WIDTHS * abs(widths[place])
+        is_settled = gap > _CLOSE and abs(off) < 0.5 - ROUNDING - scale * error
+        if is_settled:
+          out[places[i]] = nearest
+        break
       # In the tail, the sign stays; elsewhere an attempt has a word of its own.
-      words[open_count] = word if is_tail else second
-      places[open_count], in_tail[open_count] = places[i], is_tail
-      open_count += 1
-      continue
-    value = scale * x
-    nearest = np.rint(value)
-    if gap > _CLOSE and abs(value - nearest) < 0.5 - scale * error:
-      out[places[i]] = nearest
-    else:
+      if not in_tail:
+        word = second
+    if not is_settled:
       undecided[num_undecided] = places[i]
       num_undecided += 1
-  return open_count, num_undecided
+  return num_undecided

@@ -1,6 +1,7 @@
 """Compiled loops give the same bits on every machine, and need no folder that can be written."""
 
 import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -14,7 +15,6 @@ from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.mechanisms.families import blt, identity, lambda_cgd, tree_online
 from fl_dpftrl.noise import integer_rows, normals
 from fl_dpftrl.run import sums
-from tests import made
 
 ROOT = pathlib.Path(__file__).parents[3]
 FAMILIES = {
@@ -32,15 +32,16 @@ print(seen.insert(np.array([5, 3, 5], np.uint64), keys, numbers, 0)[0].tolist())
 """
 
 
-@made.cases(
-  'family, digest',
-  ('identity', '923f873a8fda4330'),
-  ('tree_online', 'db9666bb6651e4e1'),
-  ('blt', 'e866aff72e25f8c5'),
-  ('lambda_cgd', 'd6890cbba62578d7'),
-)
-def test_rows_have_these_bits(family, digest):
-  """Whatever the processor, the release of LLVM or that of Numba."""
+ROWS = {
+  'identity': '923f873a8fda4330',
+  'tree_online': 'db9666bb6651e4e1',
+  'blt': 'e866aff72e25f8c5',
+  'lambda_cgd': 'd6890cbba62578d7',
+}
+SUMS = {'float32': '19c372be0efafe22', 'float64': 'cea3457961cd0393'}
+
+
+def digest_of_rows(family):
   size = normals.CHUNK + 1001
   maker = integer_rows.RowMaker(
     FAMILIES[family], size=size, num_rounds=20, seed=bytes(range(32)), num_threads=1
@@ -50,19 +51,51 @@ def test_rows_have_these_bits(family, digest):
     maker.make(row)
     bits.update(row)
   bits.update(maker.buffers + 0.0)
-  assert bits.hexdigest()[:16] == digest
+  return bits.hexdigest()[:16]
 
 
-@pytest.mark.parametrize(
-  'kind, digest', [(np.float32, '19c372be0efafe22'), (np.float64, 'cea3457961cd0393')]
-)
-def test_sums_have_these_bits(kind, digest):
+def digest_of_sums(kind):
   drawn = np.random.default_rng(0).integers(-(2**20), 2**20, (7, 3001))
   updates = (drawn * np.geomspace(0.01, 2.0, 7)[:, None] / 2.0**25).astype(kind)
   total = sums.Sum(3001, unit=lattice_units.Unit.of(0.7))
   total.begin(0.9)
   assert set(total.add([updates])) == {'kept', 'clipped'}
-  assert hashlib.sha256(total.total).hexdigest()[:16] == digest
+  return hashlib.sha256(total.total).hexdigest()[:16]
+
+
+@pytest.mark.parametrize('family', ROWS)
+def test_rows_have_these_bits(family):
+  """Whatever the processor, the release of LLVM or that of Numba."""
+  assert digest_of_rows(family) == ROWS[family]
+
+
+@pytest.mark.parametrize('kind', SUMS)
+def test_sums_have_these_bits(kind):
+  assert digest_of_sums(kind) == SUMS[kind]
+
+
+@pytest.mark.slow
+def test_a_processor_without_vectors_makes_the_same_bits(tmp_path):
+  """Loops are compiled for no processor in particular, and NumPy leaves out what it can choose."""
+  program = """
+import json
+import numpy as np
+from numba.core import registry
+from tests.support.kernels import test_compiled as these
+found = {name: these.digest_of_rows(name) for name in these.ROWS}
+found |= {kind: these.digest_of_sums(kind) for kind in these.SUMS}
+features = np._core._multiarray_umath
+chosen = [one for one in features.__cpu_dispatch__ if features.__cpu_features__[one]]
+_, name, has = registry.cpu_target.target_context.codegen().magic_tuple()
+print(json.dumps([found, chosen, name, has]))"""
+  features = ' '.join(np._core._multiarray_umath.__cpu_dispatch__)
+  variables = {'NUMBA_CPU_NAME': 'generic', 'NUMBA_CPU_FEATURES': ''}
+  variables |= {'NPY_DISABLE_CPU_FEATURES': features, 'NUMBA_CACHE_DIR': str(tmp_path)}
+  command = [sys.executable, '-W', 'ignore', '-c', program]
+  environment = os.environ | variables | {'PYTHONPATH': str(ROOT)}
+  done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+  assert not done.returncode, done.stderr
+  assert json.loads(done.stdout) == [ROWS | SUMS, [], 'generic', '']
 
 
 def started(folder, *before, **variables):
