@@ -11,10 +11,9 @@ TRAIN = $(VENV)/bin/python -m experiments.stackoverflow.train \
 TESTS ?= tests
 # Processes that test at the same time: one more than two cores, as some wait.
 JOBS ?= 3
-# Text, its columns, ε, further flags and folder of `make finetune`; without TEXT that of people, where
-# the machine has it.
+# Text, ε, further flags and folder of `make finetune`; without TEXT that of people, where the machine
+# has it.
 TEXT ?=
-TEXT_COLUMNS ?=
 EPSILON ?= 2
 OPTIONS ?=
 # Made-up devices, and made-up people with secrets in their texts, beside the people.
@@ -22,8 +21,7 @@ CANARIES ?=
 SECRETS ?=
 FINETUNE_RUN = $(if $(filter file,$(origin RUN)),runs/finetune,$(RUN))
 FINETUNE_FLAGS = --epsilon=$(EPSILON) --output_dir='$(FINETUNE_RUN)' $(if $(TEXT),--text='$(TEXT)') \
-  $(if $(TEXT_COLUMNS),--columns='$(TEXT_COLUMNS)') $(if $(CANARIES),--canaries=$(CANARIES)) \
-  $(if $(SECRETS),--secrets=$(SECRETS)) $(OPTIONS)
+  $(if $(CANARIES),--canaries=$(CANARIES)) $(if $(SECRETS),--secrets=$(SECRETS)) $(OPTIONS)
 STUDY ?= docstrings
 STUDY_RUN ?= runs/studies/$(STUDY)
 # Tests that need TensorFlow Federated; the others make up test-core.

@@ -22,17 +22,7 @@ import time
 from typing import Any
 
 import fl_dpftrl as dpftrl
-from experiments.finetune import (
-  data,
-  export,
-  flags,
-  model,
-  plan,
-  report,
-  secret_texts,
-  settings,
-  train,
-)
+from experiments.finetune import data, export, flags, plan, report, secret_texts, settings, train
 from experiments.stackoverflow import command_line
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.prove.reports import model_card, registry_entry
@@ -55,8 +45,8 @@ def finetune(given: Any) -> str:
   units = _units(given)
   chosen = settings.chosen(len(units.train), given.given, units.most)
   path = given.weights or weights()
-  frozen = model.load(path, num_trained=chosen.layers, rank=chosen.rank, seed=chosen.seed)
-  task = train.task(units, frozen, chosen)
+  task = train.task(units, chosen, path)
+  frozen = task.model
   if given.secrets:
     task = secret_texts.beside(task, given.secrets)
   num_runs = 1 if given.skip_no_noise else 2
@@ -75,14 +65,14 @@ def finetune(given: Any) -> str:
     name = f'{of_run.mechanism}-epsilon{of_run.epsilon:g}-seed{chosen.seed}'
     folder = root / f'{units.source}-{name}'
     # What has no noise stays here.
-    watching = _observers(given.observers if math.isfinite(of_run.epsilon) else [], root)
+    watching = _observers(given.observer if math.isfinite(of_run.epsilon) else [], root)
     say(f'training {label}')
     with train.open_run(of_run, frozen.zeros, folder, watching, given.canaries) as aggregator:
-      b = train.train(dataclasses.replace(task, settings=of_run), aggregator)
+      b = train.train(dataclasses.replace(task, settings=of_run), aggregator, say=say)
       statement = aggregator.statement()
       if math.isfinite(of_run.epsilon):
         aggregator.report(folder / 'privacy.html')
-        facts = {'name': f'LoRA of SmolLM2-135M: {units.source}', 'base_model': 'SmolLM2-135M'}
+        facts = {'name': f'LoRA of {frozen.name}: {units.source}', 'base_model': frozen.name}
         entry = registry_entry.write_entry(folder / 'registry.json', statement, facts)
         model_card.write_card(folder / 'README.md', entry, 'registry.json')
     outcomes[label] = _evaluated(task, folder / 'evaluated.json', b)
@@ -90,10 +80,7 @@ def finetune(given: Any) -> str:
       remembered[label] = secret_texts.remembered(task, b)
   seconds = datetime.timedelta(seconds=round(time.monotonic() - began))
   say(f'{seconds} by the clock, {time.process_time():.0f} s of processor time')
-  figure = root / f'perplexity-{units.source}-epsilon{chosen.epsilon:g}.png'
-  report.draw(figure, before, outcomes, statement.quoted)
   files = {
-    'Figure': figure,
     'Report': folder / 'privacy.html',
     'Participation log': folder / ledger_format.NAME,
     **export.write(folder, frozen, b, path),
@@ -118,7 +105,7 @@ def _units(given: Any) -> data.Units:
   if given.text in flags.NAMES:
     return data.load(given.text)
   if given.text is not None:
-    return data.own(paths.local(given.text), given.columns, say)
+    return data.own(paths.local(given.text), given.person_column, given.text_column, say)
   try:
     return data.load('changelogs')
   except ValueError:

@@ -36,7 +36,6 @@ _MOST_FILES = 1500  # source files that are parsed
 _HELD_OUT = 10  # one unit of so many
 _MOST = 40  # people of a round, of texts of the machine
 _FEWEST = 2  # training units of one's own texts
-_PROMPTS = {'changelogs': '* Fix the', 'docstrings': 'Returns the', 'public': 'Return the'}
 
 Texts = Mapping[str, Sequence[str]]
 
@@ -58,11 +57,6 @@ class Units:
   train: Mapping[str, str]
   held_out: Mapping[str, str]
   most: int | None = None
-
-  @property
-  def prompt(self) -> str:
-    """Beginning of a text, which the model continues."""
-    return _PROMPTS.get(self.source, 'The')
 
 
 def load(name: str) -> Units:
@@ -89,22 +83,27 @@ def load(name: str) -> Units:
   return Units(source=name, unit=unit, train=train, held_out=held_out, most=_MOST)
 
 
-def own(path: pathlib.Path, columns: Sequence[str], say: Callable[[str], None]) -> Units:
+def own(
+  path: pathlib.Path, person_column: str, text_column: str, say: Callable[[str], None]
+) -> Units:
   """Returns the units of one's own texts, and says where two names may be of one person.
 
   Args:
     path: a table, or a folder with a .txt file, or a folder of them, for each person.
-    columns: columns of person and text in a table.
+    person_column, text_column: columns of a table.
     say: takes lines.
 
   Raises:
     ValueError: for another file, and for texts of fewer than three people.
   """
-  contents, _ = texts.contents_of(path, *columns, flags=('columns=person', 'columns=text'))
+  flags = '--person_column', '--text_column'
+  contents, _ = texts.contents_of(path, person_column, text_column, flags)
   people: dict[str, list[str]] = {}
   for name, several in contents.items():
     if not all(isinstance(text, str) for text in several):
-      raise ValueError(f'{path}: --columns=text={columns[1]} must have text')
+      raise ValueError(
+        f'{path}: column {text_column} ({flags[1]}) must have text, and no token ids'
+      )
     if path.is_dir() and name.endswith('.txt'):
       name = name.removesuffix('.txt').split('/')[0]
     people.setdefault(str(name), []).extend(several)
@@ -175,8 +174,7 @@ def rows(
 
 def in_order(names: Sequence[str], seed: int) -> list[int]:
   """Returns the places of names in an order that a seed draws, whatever other names there are."""
-  key = f'fl_dpftrl cohorts {seed}'.encode()
-  drawn = [hmac.new(key, name.encode('utf-8', 'replace'), 'sha256').digest() for name in names]
+  drawn = device_ids(names, f'fl_dpftrl cohorts {seed}'.encode())
   return sorted(range(len(names)), key=drawn.__getitem__)
 
 

@@ -8,7 +8,7 @@ import gzip
 import json
 import pathlib
 import zlib
-from typing import Any, NamedTuple
+from typing import Any
 
 from experiments.finetune import settings
 from experiments.stackoverflow import command_line
@@ -18,17 +18,11 @@ from fl_dpftrl.support.text import messages
 NAMES = ('changelogs', 'docstrings', 'public')
 """Sets of texts that machines have."""
 
+COLUMN_FLAGS = ('person_column', 'text_column')
 OBSERVERS = ('jsonl', 'tensorboard', 'wandb', 'mlflow')
 _JSON, _CSV, _PARQUET = ('.jsonl', '.ndjson'), ('.csv',), '.parquet'
 _TABLES = (*_JSON, *_CSV, '.jsonl.gz', '.ndjson.gz', '.csv.gz', _PARQUET)
 _LONGEST = 1 << 24  # characters of a first line
-
-
-class Columns(NamedTuple):
-  """Names of the columns of a table of texts."""
-
-  person: str = 'person'
-  text: str = 'text'
 
 
 def parsed(words: list[str] | None = None, description: str | None = None) -> Any:
@@ -45,51 +39,32 @@ def parsed(words: list[str] | None = None, description: str | None = None) -> An
     ' .txt file, or a folder of them, for each person (default: changelogs where the machine has'
     ' enough of them, else docstrings)',
   )
-  add('--columns', type=str, help='columns of a table, as person=NAME,text=NAME')
+  add('--person_column', default='person', help='column of the name in a table')
+  add('--text_column', default='text', help='column of the text in a table')
   add('--weights', type=pathlib.Path, help='GGUF file (default: SmolLM2-135M)')
-  add('--observers', default='', help=f'which of {", ".join(OBSERVERS)} watch the run, by commas')
+  add('--observer', action='append', choices=OBSERVERS, default=[], help='repeat it for several')
   add('--skip_no_noise', action='store_true', help='leave out the run without noise')
   add('--dry_run', action='store_true', help='print the plan only')
   add('--force', action='store_true', help='train where the plan says that it is hopeless')
   add('--canaries', type=int, help='made-up devices by which `fl-dpftrl audit` measures the run')
   add('--secrets', type=int, default=0, help='made-up people, each with a secret in its text')
   for name, field in settings.FIELDS.items():
-    limits = field.metadata
-    if limits['kind'] is bool:
-      add(f'--{name}', action='store_true', default=None, help=limits['help'])
-    else:
-      add(f'--{name}', type=limits['kind'], choices=limits.get('choices'), help=limits['help'])
+    add(f'--{name}', default=None, **field.metadata)
   flags = command.parse_args(words)
   try:
     flags.given = {n: v for n in settings.FIELDS if (v := getattr(flags, n)) is not None}
-    settings.check(flags.given)
-    flags.columns = _columns(flags.columns or 'person=person')
-    flags.observers = list(filter(None, flags.observers.split(',')))
-    if unknown := set(flags.observers) - set(OBSERVERS):
-      raise ValueError(f'--observers={unknown.pop()} must be of {", ".join(OBSERVERS)}')
+    if flags.person_column == flags.text_column:
+      raise ValueError(f'--person_column={flags.text_column} is --text_column too')
     if flags.weights is not None and not flags.weights.is_file():
       raise ValueError(f'--weights={messages.quoted(str(flags.weights))} is no file')
     if flags.text is not None and flags.text not in NAMES:
-      _check_text(paths.local(flags.text), flags.columns)
+      _check_text(paths.local(flags.text), flags)
   except (ValueError, OSError, EOFError, zlib.error) as problem:
     command.error(str(problem))
   return flags
 
 
-def _columns(value: str) -> Columns:
-  """Returns the columns that a flag names, as in person=who,text=said."""
-  pairs = [pair.split('=', 1) for pair in value.split(',')]
-  names = {pair[0]: pair[-1] for pair in pairs}
-  is_whole = all(len(pair) == 2 and pair[1] for pair in pairs) and len(names) == len(pairs)
-  if not is_whole or not names.keys() <= set(Columns._fields):
-    raise ValueError(f'--columns={messages.quoted(value)} must be person=NAME,text=NAME')
-  result = Columns(**names)
-  if result.person == result.text:
-    raise ValueError(f'--columns={messages.quoted(value)} must name two columns')
-  return result
-
-
-def _check_text(path: pathlib.Path, columns: Columns) -> None:
+def _check_text(path: pathlib.Path, flags: Any) -> None:
   """Raises ValueError for what is no text of people by its name, its size or its first line."""
   shown = f'--text={messages.quoted(str(path))}'
   if path.is_dir():
@@ -118,10 +93,10 @@ def _check_text(path: pathlib.Path, columns: Columns) -> None:
     if _JSON[0] in path.suffixes or _JSON[1] in path.suffixes
     else next(csv.reader([head]))
   )
-  for own, name in zip(Columns._fields, columns):
-    if name not in names:
+  for flag in COLUMN_FLAGS:
+    if (name := getattr(flags, flag)) not in names:
       has = messages.one_line(', '.join(names), limit=80)
-      raise ValueError(f'{shown} has no column --columns={own}={name}; it has {has}')
+      raise ValueError(f'{shown} has no column {name} (--{flag}); it has {has}')
 
 
 def _names_in_json(head: str, shown: str) -> list[str]:

@@ -42,13 +42,19 @@ class Config(NamedTuple):
     return self.num_groups * self.width // self.num_heads
 
 
+@functools.partial(
+  jax.tree_util.register_dataclass,
+  data_fields=['lower', 'upper', 'ends', 'a'],
+  meta_fields=['config', 'name'],
+  drop_fields=['tokenizer'],
+)
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Model:
   """A pretrained model.
 
   Attributes:
     config: sizes.
-    tokenizer: text → ids and back.
+    tokenizer: text → ids and back; None in compiled programs.
     lower, upper: weights of the layers without and with additions, by name; matrices are
       [layers, inputs, outputs].
     ends: 'embedding' and 'head', [tokens, width], and 'norm', [width].
@@ -57,12 +63,12 @@ class Model:
   """
 
   config: Config
-  tokenizer: 'tokenizers.Tokenizer'
   lower: Weights
   upper: Weights
   ends: Weights
   a: jax.Array
   name: str = ''
+  tokenizer: Any = None
 
   @property
   def num_parameters(self) -> int:
@@ -86,10 +92,22 @@ class Model:
     """Returns B before training, float32 [upper layers, rank, values]."""
     return np.zeros((len(self.a), self.a.shape[2], self.config.values), np.float32)
 
-  def features(self, tokens: np.ndarray) -> jax.Array:
+  @jax.jit
+  def features(self, tokens: Any) -> jax.Array:
     """Returns what the lower layers make of tokens [units, time]: [units, time, width]."""
-    return _features(self.config, self.lower, self.ends['embedding'], np.maximum(tokens, 0))
+    x = self.ends['embedding'][jnp.maximum(tokens, 0)]
+    if not self.lower:
+      return x
+    return jax.lax.scan(lambda x, w: (_layer(self.config, x, w), None), x, self.lower)[0]
 
+  def logits(self, features: Any, b: Any, num_words: int | None = None) -> jax.Array:
+    """Returns logits of the first tokens, the most frequent ones, [units, time, num_words]."""
+    step = lambda x, w: (_layer(self.config, x, w[0], w[1:]), None)
+    start = jnp.asarray(features, self.a.dtype)
+    x, _ = jax.lax.scan(step, start, (self.upper, self.a, b))
+    return _norm(self.config, x, self.ends['norm']) @ self.ends['head'][:num_words].T
+
+  @functools.partial(jax.jit, static_argnames='num_words')
   def updates(
     self, features: Any, targets: Any, b: Any, num_words: int
   ) -> tuple[jax.Array, jax.Array]:
@@ -102,30 +120,27 @@ class Model:
       num_words: the loss is over the first so many tokens, the most frequent ones.
     """
     targets = jnp.where(targets < num_words, targets, -1)
-    ends = {**self.ends, 'head': self.ends['head'][:num_words]}
-    return _updates(self.config, self.upper, ends, self.a, features, targets, b)
+
+    def total(b):  # Each unit's loss depends on its own copy of B only.
+      losses = _losses(self.logits(features, b, num_words), targets)
+      means = losses.sum(1) / jnp.maximum((targets >= 0).sum(1), 1)
+      return -means.sum(), means
+
+    copies = jnp.repeat(jnp.asarray(b)[:, None], len(features), axis=1)
+    gradients, losses = jax.grad(total, has_aux=True)(copies)
+    return jnp.moveaxis(gradients, 1, 0), losses
+
+  @jax.jit
+  def sums(self, features: Any, targets: Any, b: Any) -> jax.Array:
+    """Returns each unit's loss in nats, targets predicted, and targets, [3, units]."""
+    logits = self.logits(features, b)
+    hits = logits.argmax(-1) == targets
+    return jnp.stack([_losses(logits, targets).sum(1), hits.sum(1), (targets >= 0).sum(1)])
 
   def losses(self, features: Any, targets: Any, b: Any) -> np.ndarray:
     """Returns each unit's mean loss over its targets, [units]."""
-    return np.asarray(
-      _mean_losses(self.config, self.upper, self.ends, self.a, features, targets, b)
-    )
-
-  def sums(self, features: Any, targets: Any, b: Any) -> np.ndarray:
-    """Returns loss in nats, targets predicted, and targets, each summed over units, [3]."""
-    return np.array(_sums(self.config, self.upper, self.ends, self.a, features, targets, b))
-
-  def continuations(self, prompt: str, b: Any, *, num_tokens: int, count: int) -> list[str]:
-    """Returns prompt and continuation, drawn at temperature 0.7 by the same numbers each time."""
-    ids = self.tokenizer.encode(prompt).ids
-    tokens = np.zeros((count, len(ids) + num_tokens), np.int32)
-    tokens[:, : len(ids)] = ids
-    for place in range(len(ids), tokens.shape[1]):
-      x = _layers(self.config, self.features(tokens), self.upper, self.a, b)
-      logits = _logits(self.config, x[:, place - 1], self.ends)
-      gumbel = np.random.default_rng(place).gumbel(size=logits.shape)
-      tokens[:, place] = (np.asarray(logits) / 0.7 + gumbel).argmax(-1)
-    return self.tokenizer.decode_batch(tokens.tolist())
+    loss, _, num_targets = np.asarray(self.sums(features, targets, b))
+    return loss / np.maximum(num_targets, 1)
 
 
 def load(path: str | os.PathLike[str], *, num_trained: int, rank: int, seed: int) -> Model:
@@ -231,59 +246,7 @@ def _layer(config: Config, x: jax.Array, w: Weights, addition: Any = None) -> ja
   return x + (jax.nn.silu(y @ w['ffn_gate']) * (y @ w['ffn_up'])) @ w['ffn_down']
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _features(config: Config, lower: Weights, embedding: jax.Array, tokens: Any) -> jax.Array:
-  x = embedding[tokens]
-  if not lower:
-    return x
-  return jax.lax.scan(lambda x, w: (_layer(config, x, w), None), x, lower)[0]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _layers(config: Config, x: Any, upper: Weights, a: Any, b: Any) -> jax.Array:
-  step = lambda x, w: (_layer(config, x, w[0], w[1:]), None)
-  return jax.lax.scan(step, jnp.asarray(x, a.dtype), (upper, a, b))[0]
-
-
-def _logits(config: Config, x: jax.Array, ends: Weights) -> jax.Array:
-  return _norm(config, x, ends['norm']) @ ends['head'].T
-
-
-def _losses(
-  config: Config, upper: Weights, ends: Weights, a: Any, x: Any, targets: Any, b: Any
-) -> tuple[jax.Array, jax.Array]:
-  """Returns loss in nats, and whether the target is predicted, [units, time]; 0 without target."""
-  logits = _logits(config, _layers(config, x, upper, a, b), ends)
+def _losses(logits: jax.Array, targets: Any) -> jax.Array:
+  """Returns losses in nats, [units, time]; 0 without a target."""
   picked = jnp.take_along_axis(logits, jnp.maximum(targets, 0)[..., None], -1)[..., 0]
-  losses = jax.nn.logsumexp(logits, -1) - picked
-  return jnp.where(targets >= 0, losses, 0), logits.argmax(-1) == targets
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _updates(
-  config: Config, upper: Weights, ends: Weights, a: Any, x: Any, targets: Any, b: Any
-) -> tuple[jax.Array, jax.Array]:
-  def total(b):  # Each unit's loss depends on its own copy of B only.
-    losses, _ = _losses(config, upper, ends, a, x, targets, b)
-    means = losses.sum(1) / jnp.maximum((targets >= 0).sum(1), 1)
-    return -means.sum(), means
-
-  copies = jnp.repeat(jnp.asarray(b)[:, None], len(x), axis=1)
-  gradients, losses = jax.grad(total, has_aux=True)(copies)
-  return jnp.moveaxis(gradients, 1, 0), losses
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _mean_losses(
-  config: Config, upper: Weights, ends: Weights, a: Any, x: Any, targets: Any, b: Any
-) -> jax.Array:
-  losses, _ = _losses(config, upper, ends, a, x, targets, b)
-  return losses.sum(1) / jnp.maximum((targets >= 0).sum(1), 1)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _sums(
-  config: Config, upper: Weights, ends: Weights, a: Any, x: Any, targets: Any, b: Any
-) -> list[jax.Array]:
-  losses, hits = _losses(config, upper, ends, a, x, targets, b)
-  return [losses.sum(), hits.sum(), (targets >= 0).sum()]
+  return jnp.where(targets >= 0, jax.nn.logsumexp(logits, -1) - picked, 0)

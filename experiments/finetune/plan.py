@@ -11,9 +11,8 @@ from experiments.finetune import train
 from fl_dpftrl.claims import noise_to_signal
 from fl_dpftrl.support.text import roundings
 
-_SPEED = (
-  5e10  # operations of a processor second, of which an update of this page's model has 1.6e10
-)
+# Operations of a processor second, of which an update of SmolLM2 has 1.6e10.
+_SPEED = 5e10
 _BYTES = 12  # a frozen parameter while a model is read
 
 
@@ -41,36 +40,24 @@ def made(task: train.Task, num_runs: int, num_canaries: int | None = None) -> Pl
   signal = 'there is no noise'
   if ratio is not None:
     signal = f'{ratio.mean:.2g} times the clip norm in a mean, {ratio.total:.2g} in all rounds'
-  once = 'once' if chosen.rounds_per_person == 1 else f'{chosen.rounds_per_person} times'
-  lines = [
-    (
-      'People',
-      f'{num_people} train, each {task.units.unit}; {len(task.held_out_tokens)} are held out',
-    ),
-    (
-      'Rounds',
-      f'{chosen.rounds} of {chosen.cohort}; a person takes part {once} at most, at least'
-      f' {chosen.min_sep} rounds apart',
-    ),
-    ('Text', f'{blocks} blocks of {chosen.tokens} tokens, at most {chosen.blocks} a person'),
-    ('Trained', f'{size:,} numbers, rank {chosen.rank} in the last {len(frozen.a)} layers'),
-    (
-      'Server',
-      f'{chosen.server_optimizer}, learning rate {rate:g}, clip norm {chosen.clip_norm:g}',
-    ),
-    (
-      'Noise',
-      f'{chosen.mechanism}, σ = {roundings.up(noise_multiplier)}: ε = {chosen.epsilon:g} at'
-      f' δ = {chosen.delta:g}',
-    ),
-    ('Noise to signal', signal),
-    ('Memory, disk', f'about {memory / 1e9:.1f} GB, {disk / 1e9:.2f} GB for features'),
-    ('Time', f'about {max(1, round(seconds / 60))} minutes of one processor core'),
-  ]
+  most = chosen.participation.max_participations
+  lines = {
+    'People': f'{num_people} train, each {task.units.unit}; {len(task.held_out_tokens)} held out',
+    'Rounds': f'{chosen.rounds} of {chosen.cohort}; a person takes part in {most} at most, at least'
+    f' {chosen.min_sep} apart',
+    'Text': f'{blocks} blocks of {chosen.tokens} tokens, at most {chosen.blocks} a person',
+    'Trained': f'{size:,} numbers, rank {chosen.rank} in the last {len(frozen.a)} layers',
+    'Server': f'{chosen.server_optimizer}, learning rate {rate:g}, clip norm {chosen.clip_norm:g}',
+    'Noise': f'{chosen.mechanism}, σ = {roundings.up(noise_multiplier)}: ε = {chosen.epsilon:g} at'
+    f' δ = {chosen.delta:g}',
+    'Noise to signal': signal,
+    'Memory, disk': f'about {memory / 1e9:.1f} GB, {disk / 1e9:.2f} GB for features',
+    'Time': f'about {max(1, round(seconds / 60))} minutes of one processor core',
+  }
   hopeless = ratio and ratio.warning(chosen.epsilon)
-  texts = [f'{name:<17}{text}' for name, text in lines]
-  refusal = [f'{hopeless}: refused without --force'] if hopeless else []
-  return Plan('\n'.join([*texts, *refusal]), hopeless)
+  texts = [f'{name:<17}{text}' for name, text in lines.items()]
+  texts += [f'{hopeless}: refused without --force'] if hopeless else []
+  return Plan('\n'.join(texts), hopeless)
 
 
 def _operations(task: train.Task, num_runs: int) -> float:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations  # What they name needs other packages.
 
+import argparse
+import contextlib
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import fl_dpftrl as dpftrl
@@ -12,42 +15,62 @@ MOMENTUM = 0.9
 ROUNDS = 14
 
 
-def _number(default: Any, help: str, most: float = math.inf, *, least: int = 1) -> Any:
-  """Returns a field whose values are whole numbers from `least` to `most`."""
-  metadata = dict(help=help, kind=int, least=least, most=most)
-  return dataclasses.field(default=default, metadata=metadata)
+def _flag(default: Any, help: str, **options: Any) -> Any:
+  """Returns a field with the keywords of its flag."""
+  return dataclasses.field(default=default, metadata=dict(help=help, **options))
 
 
-def _positive(default: Any, help: str, below: float = math.inf) -> Any:
-  """Returns a field whose values are numbers above 0."""
-  return dataclasses.field(default=default, metadata=dict(help=help, kind=float, most=below))
+def _whole(most: int, least: int = 1) -> Callable[[str], int]:
+  def parsed(text: str) -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
+      raise argparse.ArgumentTypeError(f'{text} must be a whole number from {least} to {most:,}')
+    return int(text)
+
+  return parsed
 
 
-def _one_of(default: str, help: str, *choices: str) -> Any:
-  return dataclasses.field(default=default, metadata=dict(help=help, kind=str, choices=choices))
+def _positive(below: float = math.inf) -> Callable[[str], float]:
+  def parsed(text: str) -> float:
+    with contextlib.suppress(ValueError):
+      if 0.0 < float(text) < below:
+        return float(text)
+    limit = '' if below == math.inf else f' and below {below:g}'
+    raise argparse.ArgumentTypeError(f'{text} must be a number above 0{limit}')
+
+  return parsed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
   """Settings of a run, each of which is a flag; ε = ∞ is a run without noise."""
 
-  epsilon: float = _positive(2.0, 'ε of the run with noise')
-  delta: float = _positive(1e-6, 'δ', 1.0)
-  mechanism: str = _one_of('blt', 'kind of noise', 'blt', 'identity', 'tree_online', 'banded')
-  rounds: int = _number(ROUNDS, 'number of rounds', 10_000)
-  rounds_per_person: int = _number(1, 'most rounds of a person, evenly apart', 10_000)
-  cohort: int = _number(40, 'people of a round')
-  tokens: int = _number(64, 'tokens of a block of text', 8192, least=2)
-  blocks: int = _number(1, "most blocks of a person, whose update is the blocks' mean", 10_000)
-  layers: int = _number(15, 'last layers that get additions')
-  rank: int = _number(4, 'rank of the additions', 1024)
-  clip_norm: float = _positive(0.1, "L2 bound on a person's update")
-  clip_quantile: float | None = _positive(None, 'quantile of norms that it follows', 1.0)
-  server_optimizer: str = _one_of('sgd', "the server's; sgd has momentum 0.9", 'sgd', 'adam')
-  learning_rate: float | None = _positive(None, "the server's (default: by the noise)")
-  seed: int = _number(0, 'seed of cohorts and fixed factors', 2**32, least=0)
-  private_loss: bool = dataclasses.field(
-    default=False, metadata=dict(help="release each round's mean loss, with noise", kind=bool)
+  epsilon: float = _flag(2.0, 'ε of the run with noise', type=_positive())
+  delta: float = _flag(1e-6, 'δ', type=_positive(1.0))
+  mechanism: str = _flag(
+    'blt', 'kind of noise', choices=('blt', 'identity', 'tree_online', 'banded')
+  )
+  rounds: int = _flag(ROUNDS, 'number of rounds', type=_whole(10_000))
+  rounds_per_person: int = _flag(1, 'most rounds of a person, evenly apart', type=_whole(10_000))
+  cohort: int = _flag(40, 'people of a round', type=_whole(10**9))
+  tokens: int = _flag(64, 'tokens of a block of text', type=_whole(8192, least=2))
+  blocks: int = _flag(
+    1, "most blocks of a person, whose update is the blocks' mean", type=_whole(10_000)
+  )
+  layers: int = _flag(15, 'last layers that get additions', type=_whole(10_000))
+  rank: int = _flag(4, 'rank of the additions', type=_whole(1024))
+  clip_norm: float = _flag(0.1, "L2 bound on a person's update", type=_positive())
+  clip_quantile: float | None = _flag(
+    None, 'quantile of norms that it follows', type=_positive(1.0)
+  )
+  server_optimizer: str = _flag(
+    'sgd', "the server's; sgd has momentum 0.9", choices=('sgd', 'adam')
+  )
+  learning_rate: float | None = _flag(
+    None, "the server's (default: by the noise)", type=_positive()
+  )
+  seed: int = _flag(0, 'seed of cohorts and fixed factors', type=_whole(2**32, least=0))
+  private_loss: bool = _flag(
+    False, "release each round's mean loss, with noise", action='store_true'
   )
 
   @property
@@ -76,26 +99,6 @@ class Settings:
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 
 
-def check(given: dict[str, Any]) -> None:
-  """Raises ValueError, naming the flag, for a setting out of range."""
-  for name, value in given.items():
-    limits = FIELDS[name].metadata
-    kind, most, least = (limits.get(key) for key in ('kind', 'most', 'least'))
-    limit = (
-      ''
-      if most in (None, math.inf)
-      else f' and {"at most" if least is not None else "below"} {most:g}'
-    )
-    if kind is float and not 0.0 < value < most:
-      raise ValueError(f'--{name}={value} must be a number above 0{limit}')
-    if kind is int and not least <= value <= most:
-      raise ValueError(f'--{name}={value} must be at least {least}{limit}')
-  if given.get('rounds_per_person', 1) > (rounds := given.get('rounds', ROUNDS)):
-    raise ValueError(
-      f'--rounds_per_person={given["rounds_per_person"]} is more than {rounds} rounds'
-    )
-
-
 def chosen(num_people: int, given: dict[str, Any], most: int | None = None) -> Settings:
   """Returns settings for a number of people: those that are given, and else the defaults.
 
@@ -117,7 +120,6 @@ def chosen(num_people: int, given: dict[str, Any], most: int | None = None) -> S
   Raises:
     ValueError: for settings that do not fit each other or the people.
   """
-  check(given)
   rows = ((80, 14, 4, 1), (150, 7, 4, 1), (400, 2, 2, 2), (math.inf, 1, 1, 4))
   _, passes, blocks, rank = next(row for row in rows if num_people < row[0])
   rounds = given.get('rounds', ROUNDS)

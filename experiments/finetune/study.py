@@ -9,21 +9,19 @@ A study that was interrupted goes on when it is started again.
 
 import dataclasses
 import functools
-import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import fl_dpftrl as dpftrl
 from experiments.finetune import __main__ as command
-from experiments.finetune import data, model, settings, train
+from experiments.finetune import data, settings, train
 from experiments.finetune.flags import NAMES
 from experiments.stackoverflow import command_line
 from fl_dpftrl.study import Cell
-from fl_dpftrl.support.files import paths
 
 
 def run(units: data.Units, cell: Cell) -> Mapping[str, Mapping[str, float]]:
-  """Trains a cell; returns perplexity of two halves of the held-out units."""
+  """Trains a cell; returns evaluations of two halves of the held-out units."""
   task, (mechanism, _) = task_of(units, cell.seed), cell.setting
   name = 'identity' if mechanism is None else mechanism.label
   chosen = dataclasses.replace(task.settings, mechanism=name)
@@ -31,31 +29,14 @@ def run(units: data.Units, cell: Cell) -> Mapping[str, Mapping[str, float]]:
     rate = train.server_rate(chosen, aggregator, task.model.zeros.size)
     b = train.train(task, aggregator, rate=cell.server_learning_rate * rate)
   parts = {'validation': slice(0, None, 2), 'test': slice(1, None, 2)}
-  return {name: {'perplexity': task.perplexity(b, part)} for name, part in parts.items()}
+  return {name: task.evaluated(b, part) for name, part in parts.items()}
 
 
 @functools.lru_cache(maxsize=1)
 def task_of(units: data.Units, seed: int) -> train.Task:
   """Returns the task of a seed, whose frozen layers are stored."""
   chosen = settings.chosen(len(units.train), {'seed': seed}, units.most)
-  frozen = model.load(command.weights(), num_trained=chosen.layers, rank=chosen.rank, seed=seed)
-  return train.prepare(train.task(units, frozen, chosen), say=command.say)
-
-
-def strategies(
-  mechanisms: Sequence[str], folder: pathlib.Path, chosen: settings.Settings
-) -> list[str]:
-  """Returns label=file of each mechanism, optimised for the server's momentum."""
-  schema = chosen.participation
-  labelled = []
-  for mechanism in mechanisms:
-    path = folder.with_name(f'{folder.name}-strategies') / f'{mechanism}.json'
-    if not path.exists():
-      path.parent.mkdir(parents=True, exist_ok=True)
-      strategy = dpftrl.optimize(mechanism, schema, workload=chosen.workload)
-      dpftrl.save_strategy(path, strategy, schema=schema)
-    labelled.append(f'{mechanism}={path}')
-  return labelled
+  return train.prepare(train.task(units, chosen, command.weights()), say=command.say)
 
 
 def main() -> None:
@@ -74,7 +55,7 @@ def main() -> None:
     study = dpftrl.study(
       functools.partial(run, units),
       folder=flags.output_dir,
-      mechanisms=strategies(flags.mechanisms.split(','), paths.local(flags.output_dir), chosen),
+      mechanisms=flags.mechanisms.split(','),
       epsilons=numbers(flags.epsilons),
       server_learning_rates=numbers(flags.factors),
       seeds=tuple(range(flags.seeds)),

@@ -24,7 +24,6 @@ _LARGEST_RATE, _ADAM_RATE = 7.5, 0.01
 WORDS = 16_384  # tokens that the training loss is over, the most frequent ones
 _BATCH = 8  # blocks of text
 PEOPLE = 32  # whose updates are in memory
-_CONTINUED, _CONTINUATIONS = 24, 3
 _LARGEST_LOSS = 10.0  # of a unit, where losses are released
 _ADAM_DECAYS, _ADAM_LEAST = (settings.MOMENTUM, 0.999), 1e-8
 
@@ -77,32 +76,23 @@ class Task:
     updates, losses = map(means, zip(*parts))
     return updates, losses
 
-  def evaluated(self, b: np.ndarray) -> dict[str, Any]:
-    """Returns perplexity, accuracy and tokens of the held-out units, and continuations."""
-    loss, hits, num_tokens = self._sums(b, slice(None))
+  def evaluated(self, b: np.ndarray, part: slice = slice(None)) -> dict[str, Any]:
+    """Returns perplexity, accuracy and tokens of the held-out units, or of some of them."""
+    rows = np.arange(len(self.held_out_tokens))[part]
+    batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+    sums = lambda i: self.model.sums(self.held_out[i], self.held_out_tokens[i, 1:], b)
+    of_units = np.concatenate([*map(sums, batches)], axis=1)
+    loss, hits, num_tokens = of_units.sum(axis=1, dtype=float)
     return {
       'perplexity': float(np.exp(loss / num_tokens)),
       'accuracy': float(hits / num_tokens),
       'num_tokens': int(num_tokens),
-      'continuations': self.model.continuations(
-        self.units.prompt, b, num_tokens=_CONTINUED, count=_CONTINUATIONS
-      ),
     }
 
-  def perplexity(self, b: np.ndarray, part: slice) -> float:
-    """Returns the perplexity of some of the held-out units."""
-    loss, _, num_tokens = self._sums(b, part)
-    return float(np.exp(loss / num_tokens))
 
-  def _sums(self, b: np.ndarray, part: slice) -> np.ndarray:
-    rows = np.arange(len(self.held_out_tokens))[part]
-    batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
-    sums = lambda i: self.model.sums(self.held_out[i], self.held_out_tokens[i, 1:], b)
-    return sum(map(sums, batches), np.zeros(3))
-
-
-def task(units: data.Units, frozen: model.Model, chosen: settings.Settings) -> Task:
+def task(units: data.Units, chosen: settings.Settings, weights: pathlib.Path) -> Task:
   """Returns a task whose features are to be prepared; ValueError with nothing to evaluate by."""
+  frozen = model.load(weights, num_trained=chosen.layers, rank=chosen.rank, seed=chosen.seed)
   names, counts, tokens = data.rows(
     units.train, frozen.tokenizer, chosen.tokens, blocks=chosen.blocks
   )
@@ -193,7 +183,11 @@ def server_rate(
 
 
 def train(
-  task: Task, aggregator: dpftrl.PrivateAggregator, *, rate: float | None = None
+  task: Task,
+  aggregator: dpftrl.PrivateAggregator,
+  *,
+  rate: float | None = None,
+  say: Say = lambda line: None,
 ) -> np.ndarray:
   """Trains, or goes on training, in the aggregator's folder; returns B after the last round.
 
@@ -201,6 +195,7 @@ def train(
     task: texts, model and settings.
     aggregator: that of `open_run`.
     rate: the server's learning rate; None for `server_rate`.
+    say: takes a line on rounds that are lost.
 
   Raises:
     ValueError: for a folder whose run has other texts, weights or settings.
@@ -223,6 +218,8 @@ def train(
   ids = np.array(data.device_ids(task.names, key_path.read_bytes()))
   with np.load(stored, allow_pickle=False) as arrays:
     state = dict(arrays)
+  if lost := aggregator.next_round - int(state['t']):
+    say(f'rounds lost by an interrupt: {lost}; they count for ε, and are not made again')
   step = _STEPS[task.settings.server_optimizer]
   while aggregator.next_round < aggregator.max_rounds:
     numbers = task.units_of_round(aggregator.next_round)

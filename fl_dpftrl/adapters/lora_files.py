@@ -50,9 +50,6 @@ def write_adapter(
     'base_model_name_or_path': base_model,
     'r': rank,
     'lora_alpha': rank,  # The additions are times lora_alpha / r.
-    'lora_dropout': 0.0,
-    'bias': 'none',
-    'fan_in_fan_out': False,
     'inference_mode': True,
     'target_modules': [module.rpartition('.')[2]],
     'layers_to_transform': list(factors),

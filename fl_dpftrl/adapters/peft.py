@@ -9,7 +9,6 @@ adds one update to a round, of all their text.
 """
 
 import io
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -53,12 +52,6 @@ def template(model: torch.nn.Module) -> dict[str, np.ndarray]:
   return {name: np.zeros(tuple(p.shape), np.float32) for name, p in learning(model).items()}
 
 
-def joint_clip_norm(clip_norms: Mapping[str, float]) -> float:
-  """Returns √Σ c², the clip norm of updates whose matrices are clipped one by one."""
-  norms = [checks.positive(**{f'clip_norms[{n}]': c}) for n, c in clip_norms.items()]
-  return math.hypot(*norms)
-
-
 def update_of(
   model: torch.nn.Module,
   batches: Batches,
@@ -79,7 +72,8 @@ def update_of(
     learning_rate: that of the steps.
     local_epochs: passes over the batches.
     accumulation: batches of a step, whose gradients are averaged.
-    clip_norms: L2 bound on the update of each parameter; None where only the aggregator clips.
+    clip_norms: L2 bound on the update of each parameter, together √Σ c²; None where only the
+      aggregator clips.
 
   Raises:
     ValueError: for an argument out of range, and clip norms of other parameters.
@@ -107,6 +101,7 @@ def update_of(
     _set(parameters, stored)
   update = {name: value - stored[name].float() for name, value in values.items()}
   for name, bound in (clip_norms or {}).items():
+    checks.positive(**{f'clip_norms[{name}]': bound})
     update[name] = update[name] * min(1.0, bound / max(float(update[name].norm()), 1e-30))
   return update
 

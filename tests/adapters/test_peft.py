@@ -110,8 +110,7 @@ def test_each_matrix_is_clipped_and_all_together_to_the_joint_norm(tmp_path):
   for name, change in update.items():
     factor = min(1.0, bounds[name] / norms[name])
     torch.testing.assert_close(change, factor * plain[name], rtol=1e-5, atol=1e-9)
-  joint = adapter.joint_clip_norm(bounds)
-  assert joint == pytest.approx(math.sqrt(sum(c * c for c in bounds.values())))
+  joint = math.hypot(*bounds.values())
   assert math.hypot(*(float(change.norm()) for change in update.values())) <= joint
   options = dict(template=adapter.template(model), noise_multiplier=0.0, clip_norm=joint)
   with made.aggregator(tmp_path / 'run', **options) as aggregator:
@@ -129,6 +128,7 @@ def test_a_person_without_text_has_an_update_of_zeros():
   (dict(local_epochs=0), 'local_epochs'),
   (dict(accumulation=0), 'accumulation'),
   (dict(clip_norms={'lora': 1.0}), 'clip_norms must have a number for each of base_model'),
+  (dict(clip_norms=dict.fromkeys(adapter.template(llama()), -1.0)), r'clip_norms\[base_model'),
 )
 def test_arguments_out_of_range_are_named(changes, message):
   with pytest.raises(ValueError, match=message):

@@ -108,9 +108,9 @@ def test_the_division_follows_from_names_and_seed_alone():
 
 
 @pytest.mark.parametrize('name, content, words', [
-  ('a.csv', b'client,words\na,b c\n', '--text_column=text; it has client, words'),
-  ('a.csv', b'client,text,text\na,b c,d e\n', 'more than one column --text_column=text; it has'),
-  ('a.csv', b'client,client,text\na,b,d e\n', 'more than one column --client_column=client'),
+  ('a.csv', b'client,words\na,b c\n', 'no column text (--text_column); it has client, words'),
+  ('a.csv', b'client,text,text\na,b c,d e\n', 'more than one column text (--text_column); it has'),
+  ('a.csv', b'client,client,text\na,b,d e\n', 'more than one column client (--client_column)'),
   ('a.csv', b'client,text\n"a,b\n', 'a.csv'),
   ('a.csv', b'', 'is empty; it must have a row'),
   ('a.jsonl', b'', 'is empty; it must have a row'),
@@ -122,9 +122,9 @@ def test_the_division_follows_from_names_and_seed_alone():
   ('a.jsonl', b'{"client": "a", "text": ', 'is not JSON lines'),
   ('a.jsonl', b'{"client": "a", "text": 3}\n',
    'texts or token ids: JSON parse error: Column(/text)'),
-  ('a.jsonl', b'{"client": "a"}\n{"client": "b", "text": "x y"}\n', '1 rows have no'),
+  ('a.jsonl', b'{"client": "a"}\n{"client": "b", "text": "x y"}\n', '1 rows have nothing in column text'),
   ('a.jsonl', b'{"client": [1], "text": "x y"}\n',
-   'is not JSON lines with clients of text or whole numbers'),
+   'is not JSON lines with names of text or whole numbers'),
   ('a.parquet', b'PAR1 nothing', 'is not Parquet'),
   ('a.csv.gz', b'client,text\na,b c\n', 'is not CSV'),
   ('a.json', b'{"users": ["a"]}', "is not LEAF's JSON"),
@@ -194,7 +194,7 @@ def test_a_client_without_sentences_leaves_others_in_their_part(tmp_path):
 def test_clients_of_json_lines_that_would_merge_are_refused(tmp_path, names):
   path = tmp_path / 'a.jsonl'
   path.write_text(''.join(json.dumps({'client': n, 'text': 'x y'}) + '\n' for n in names * 3))
-  with pytest.raises(ValueError, match='a.jsonl is not JSON lines with clients of text or whole'):
+  with pytest.raises(ValueError, match='a.jsonl is not JSON lines with names of text or whole'):
     datasets.load(str(path))
 
 

@@ -17,9 +17,6 @@ class Letters:
   def encode(self, text):
     return types.SimpleNamespace(ids=[ord(letter) % NUM_TOKENS for letter in text])
 
-  def decode_batch(self, rows):
-    return [''.join(chr(97 + i % 26) for i in row) for row in rows]
-
 
 def network(*, num_trained=2, rank=3, dtype=np.float32) -> model.Model:
   """Returns a model whose last layers have additions."""

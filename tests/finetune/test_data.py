@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from experiments.finetune import data, flags
+from experiments.finetune import data
 from experiments.stackoverflow.datasets import changelogs, docstring_text
 from tests import made
 from tests.finetune import small
@@ -128,6 +128,7 @@ def _write(folder, texts):
     (folder / name).write_text(text)
 
 
+COLUMNS = ('person', 'text')
 PEOPLE = [f'person {i}' for i in range(40)]
 
 
@@ -138,7 +139,7 @@ def test_texts_of_people_are_the_same_however_they_are_stored(kind, tmp_path):
   """Several texts of a person are in one unit, and each of them is there once."""
   rows = [(name, f'text {i} of {name}, ü') for i in range(3) for name in PEOPLE]
   rows.append(rows[0])
-  names = flags.Columns('who', 'said') if kind.endswith('names') else flags.Columns()
+  names = ('who', 'said') if kind.endswith('names') else COLUMNS
   path = tmp_path / f'texts.{kind.split()[0]}'
   table = [dict(zip(names, row)) for row in rows]
   if kind == 'folder':
@@ -157,7 +158,7 @@ def test_texts_of_people_are_the_same_however_they_are_stored(kind, tmp_path):
     path.write_text('person,text\n' + ''.join(f'{name},"{text}"\n' for name, text in rows))
   else:
     parquet.write_table(pa.Table.from_pylist(table), path)
-  units = data.own(path, names, pytest.fail)
+  units = data.own(path, *names, pytest.fail)
   assert (units.source, units.unit) == ('own', 'a person')
   texts = {**units.train, **units.held_out}
   assert set(texts) == set(PEOPLE) and 2 <= len(units.held_out) <= 12
@@ -169,9 +170,9 @@ def test_somebody_is_held_out_of_few_people_whatever_they_wrote(tmp_path):
   for count in (3, 4, 5):
     texts = {f'{"a" * i}.txt': f'what person {i} wrote' for i in range(1, count + 1)}
     _write(tmp_path / str(count), texts)
-    units = data.own(tmp_path / str(count), flags.Columns(), pytest.fail)
+    units = data.own(tmp_path / str(count), *COLUMNS, pytest.fail)
     _write(tmp_path / str(count), dict.fromkeys(texts, 'other words'))
-    others = data.own(tmp_path / str(count), flags.Columns(), pytest.fail)
+    others = data.own(tmp_path / str(count), *COLUMNS, pytest.fail)
     assert list(units.held_out) == list(others.held_out) and len(units.held_out) == 1
     assert list(units.train) == list(others.train) and len(units.train) == count - 1
 
@@ -179,7 +180,7 @@ def test_somebody_is_held_out_of_few_people_whatever_they_wrote(tmp_path):
 def test_names_that_may_be_of_one_person_are_pointed_out_without_the_names(tmp_path):
   lines = []
   _write(tmp_path / 'texts', {f'{n}.txt': f'text of {n}' for n in ('Ann', 'ann', 'bob', 'cid')})
-  data.own(tmp_path / 'texts', flags.Columns(), lines.append)
+  data.own(tmp_path / 'texts', *COLUMNS, lines.append)
   assert len(lines) == 1 and 'case' in lines[0] and 'ann' not in lines[0].lower()
 
 
@@ -189,9 +190,9 @@ def test_names_that_may_be_of_one_person_are_pointed_out_without_the_names(tmp_p
   ('a.csv', b'person,text\nann\n', 'is not CSV'),
   ('a.csv', b'person,text\nann,\xff\n', 'is not text in UTF-8'),
   ('a.jsonl', b'{"person": "ann", "text": "a"}\n{"person": "bob"\n', 'is not JSON lines'),
-  ('a.jsonl', b'{"person": "ann", "text": null}\n', 'rows have no --columns=text=text'),
-  ('a.jsonl', b'{"person": null, "text": "a"}\n', 'rows have no --columns=person=person'),
-  ('a.jsonl', b'{"person": "ann", "text": [1, 2]}\n', '--columns=text=text must have text'),
+  ('a.jsonl', b'{"person": "ann", "text": null}\n', 'nothing in column text'),
+  ('a.jsonl', b'{"person": null, "text": "a"}\n', 'nothing in column person'),
+  ('a.jsonl', b'{"person": "ann", "text": [1, 2]}\n', 'must have text, and no token ids'),
   ('a.jsonl', b'{"person": 1.5, "text": "a"}\n', 'is not JSON lines'),
   ('a.jsonl', b'{"person": "ann", "text": "a"}\n', 'texts of 1 people, and at least 3 are needed'),
   ('a.parquet', b'PAR1 and nothing', 'is not Parquet'),
@@ -202,7 +203,7 @@ def test_a_fault_within_a_file_is_named(name, content, message, tmp_path):
   (tmp_path / name).write_bytes(content)
   path = tmp_path / name.split('/')[0]
   with pytest.raises(ValueError, match=message) as error:
-    data.own(path, flags.Columns(), pytest.fail)
+    data.own(path, *COLUMNS, pytest.fail)
   assert str(path) in str(error.value) and str(error.value).count('\n') == 0
 
 

@@ -37,8 +37,7 @@ def _perplexity(logits):
 
 def _trained(frozen, b):
   features = frozen.features(TOKENS[:, :-1])
-  loss, _, count = frozen.sums(features, TOKENS[:, 1:], b)
-  return float(np.exp(loss / count))
+  return float(np.exp(frozen.losses(features, TOKENS[:, 1:], b).mean()))
 
 
 def _read(path):

@@ -130,7 +130,7 @@ def contents_of(
   path: pathlib.Path,
   client_column: str,
   text_column: str,
-  flags: tuple[str, str] = ('client_column', 'text_column'),
+  flags: tuple[str, str] = ('--client_column', '--text_column'),
 ) -> tuple[dict[Any, list[Content]], str]:
   """Returns what each client has, by its name, and what a client is.
 
@@ -184,17 +184,18 @@ def _of_table(
       if (number := table.column_names.count(column)) != 1:
         names = messages.one_line(', '.join(table.column_names), limit=100)
         have = 'more than one' if number else 'no'
-        raise ValueError(f'{path} has {have} column --{flag}={column}; it has {names}')
+        raise ValueError(f'{path} has {have} column {column} ({flag}); it has {names}')
       if table[column].null_count:
-        raise ValueError(f'{path}: {table[column].null_count} rows have no --{flag}={column}')
+        empty = table[column].null_count
+        raise ValueError(f'{path}: {empty} rows have nothing in column {column} ({flag})')
     kind = table.schema.field(text_column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_tokens = table_rows.is_list(kind) and pa.types.is_integer(kind.value_type)
     if not (is_tokens or id_columns.is_text(kind)):
       raise ValueError(
-        f'{path}: --{flags[1]}={text_column} must have text or lists of token ids, is {kind}'
+        f'{path}: column {text_column} ({flags[1]}) must have text or lists of token ids, is {kind}'
       )
-    names = id_columns.column(table[client_column], f'{path}, --{flags[0]}={client_column}')
+    names = id_columns.column(table[client_column], f'{path}, column {client_column}')
     for name, content in zip(names.to_pylist(), table[text_column].to_pylist()):
       clients.setdefault(name, []).append(content)
   return clients
@@ -285,7 +286,7 @@ def _unreadable(path: pathlib.Path, problem: Exception) -> str:
   said = messages.one_line(str(problem), limit=80)
   if path.name.endswith(_CSV):
     return f'is not CSV with commas and quoted texts, under a line of column names: {said}'
-  return f'is not JSON lines with clients of text or whole numbers, and texts or token ids: {said}'
+  return f'is not JSON lines with names of text or whole numbers, and texts or token ids: {said}'
 
 
 def _digest(clients: Mapping[str, Sentences]) -> str:
