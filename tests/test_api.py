@@ -8,8 +8,9 @@ import pytest
 import threadpoolctl
 
 import fl_dpftrl
+import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms.search import optimizers
-from tests import every_family
+from tests import every_family, made, pages
 
 ROOT = pathlib.Path(__file__).parent.parent
 SCHEMA = fl_dpftrl.MinSep(num_rounds=24, min_sep=6)
@@ -31,6 +32,57 @@ def test_the_readme_begins_with_a_program_that_prints_what_it_says(tmp_path, mon
   monkeypatch.chdir(tmp_path)
   exec(compile(program, 'README.md', 'exec'), {})
   assert capsys.readouterr().out == printed
+
+
+def test_a_second_start_of_the_readme_goes_on_and_says_so(tmp_path, monkeypatch, capsys):
+  program = next(p for p in pages.programs('../README.md') if 'PrivateAggregator' in p)
+  monkeypatch.chdir(tmp_path)
+  for t in range(2):
+    names = {}
+    exec(compile(program, 'README.md', 'exec'), names)
+    assert f', round {t} of 600, run)' in capsys.readouterr().out
+    assert list(names['round_'].device_ids) == [3 * t, 3 * t + 1, 3 * t + 2]
+
+
+def _public_objects(folder):
+  """Yields an object of each class that users meet, but for those of TFF and of trackers."""
+  schema = dpftrl.MinSep(4, 2, 2)
+  yield from (schema, dpftrl.FixedSeparation(4, 2), dpftrl.LossBudget(squared=5.0))
+  yield from (dpftrl.PerUnit(schema, 2), dpftrl.SecretBins(4, 2), dpftrl.Workload(0.5))
+  yield from map(dpftrl.load_strategy, ('identity', 'tree_online', 'blt-b100', 'banded-b16'))
+  yield from (
+    dpftrl.compare(['identity', 'tree_full'], schema),
+    dpftrl.describe('blt-b100', schema),
+  )
+  yield from (dpftrl.Canaries(8), dpftrl.AdaptiveClipping(0.5), dpftrl.Tuning(mean=4.0))
+  yield dpftrl.account('identity', schema, noise_multiplier=2.0, delta=1e-6)
+  phones = dpftrl.Scenario(population=30, report_goal=2, timer_rounds=2)
+  noise = dict(noise_multiplier=4.0, delta=1e-6)
+  yield from (phones, dpftrl.simulate(phones, num_rounds=4))
+  yield dpftrl.plan(phones, num_rounds=4, seeds=[1], strategies=['identity'], **noise)
+  yield dpftrl.Population(folder / 'fleet', epsilon=4.0, delta=1e-6)
+  claim = made.claim(participation=schema)
+  with dpftrl.Run(folder / 'run', claim, delta=1e-6) as run:
+    with run.round(['ann', 'bob']) as round_:
+      yield from (run, round_)
+    yield from (run.guard.log, run.status())
+  with made.aggregator(folder / 'sums') as aggregator:
+    yield from (aggregator, made.release(aggregator, ['ann', 'bob']))
+  opened = dpftrl.open_run(folder / 'run')
+  yield from (claim, opened, dpftrl.replay(opened, delta=1e-6))
+  dpftrl.write_evidence(folder / 'evidence', opened, delta=1e-6)
+  yield dpftrl.verify(folder / 'evidence')
+  yield dpftrl.NoiseRows('identity', 3, folder=folder / 'rows')
+  watching = dpftrl.observers
+  yield from (watching.ProgressLine(), watching.EpsilonSoFar(), watching.Seconds())
+  yield from (watching.JsonLines(folder / 'a'), watching.Evaluation(dict))
+
+
+def test_what_is_printed_says_what_it_is(tmp_path):
+  for each in _public_objects(tmp_path):
+    shown = str(each)
+    assert type(each).__name__ in shown or 'ε = ' in shown, shown
+    assert ' at 0x' not in shown and len(shown) < 700 and shown.count('\n') < 12, shown
 
 
 def test_linear_algebra_has_one_thread_while_a_strategy_is_optimised(monkeypatch):

@@ -54,8 +54,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
 
   `close` writes one Parquet file from it. The ledger stays, and a run goes on with it: the file is
   removed then, until the next `close`. A process that ends without it has lost nothing. Threads may
-  share a ledger; a process that was forked from this one may not. One process at a time has it
-  open.
+  share a ledger; a forked process may not. One process at a time has it open.
 
   Attributes:
     path: the Parquet file.
@@ -91,6 +90,9 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     except BaseException:
       self.release()
       raise
+
+  def __repr__(self) -> str:
+    return f'LogWriter({self.num_rounds} rounds, {self.path})'
 
   def __exit__(self, *unused) -> None:
     try:

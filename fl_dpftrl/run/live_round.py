@@ -68,6 +68,11 @@ class LiveRound:
     self._run, self._turns, self._lock = run, turns, durable.ThreadLock(run.folder)
     self._measurements: Mapping[str, Any] | None = None  # They are there once it has released.
 
+  def __repr__(self) -> str:
+    ended = 'failed' if self._measurements is None else 'released'
+    state = 'open' if self.is_open else ended if self._has_begun else 'not begun'
+    return f'{type(self).__name__}({self.index}, {len(self.device_ids)} devices, {state})'
+
   def begin(self) -> Self:
     """Admits the devices and records them durably, for loops in which no block can span a round.
 

@@ -99,6 +99,9 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
       self.close()
       raise
 
+  def __repr__(self) -> str:
+    return f'NoiseRows({self._strategy.family}, next row {self._next}, {self._folder})'
+
   def __exit__(self, *unused) -> None:
     try:
       self.close()

@@ -132,9 +132,25 @@ def test_the_reference_has_every_name():
   } <= set(shown)
 
 
+@pytest.mark.slow
+def test_the_tutorial_runs_and_its_notebook_has_the_same_programs(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  programs, names = pages.programs('tutorial.md'), {}
+  for program in programs:
+    exec(compile(program, 'tutorial.md', 'exec'), names)
+  printed = capsys.readouterr().out
+  for words in ('round 25 of 60', 'is held, by declared', 'Verification: passed'):
+    assert words in printed
+  for command in pages.commands('tutorial.md'):
+    assert lines.run(command).returncode == 0
+  cells = json.loads((ROOT / 'examples' / 'tutorial.ipynb').read_text())['cells']
+  sources = [''.join(cell['source']) for cell in cells if cell['cell_type'] == 'code']
+  assert sources == [program.rstrip() for program in programs]
+
+
 def test_notebooks_are_run_by_make_docs_and_have_outputs_with_epsilon():
   notebooks = sorted(ROOT.rglob('examples/*.ipynb'))
-  assert [path.stem for path in notebooks] == ['compare', 'replay', 'train']
+  assert [path.stem for path in notebooks] == ['compare', 'train', 'tutorial']
   assert '.ci/notebooks.py examples/*.ipynb' in (ROOT / 'Makefile').read_text()
   for path in notebooks:
     cells = [c for c in json.loads(path.read_text())['cells'] if c['cell_type'] == 'code']

@@ -70,6 +70,11 @@ class RecordedRun:
     elif self.claim.participation:  # Whoever made the table may have known what was released.
       object.__setattr__(self, 'claim', dataclasses.replace(self.claim, participation=None))
 
+  def __repr__(self) -> str:
+    noise = f'noise_multiplier={self.claim.noise_multiplier:g}'
+    run = f'{self.claim.strategy.family}, {noise}, {self.log.num_rounds} rounds, {self.log.path}'
+    return f'RecordedRun({run})'
+
   def _recorded(self) -> Participation | None:
     if self.stated is None:
       return self.claim.participation

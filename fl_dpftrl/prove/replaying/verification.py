@@ -4,6 +4,7 @@ import dataclasses
 from typing import NamedTuple
 
 from fl_dpftrl.prove.replaying import statements
+from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
 
 
@@ -22,6 +23,12 @@ class Verification:
   digest: str
   checks: tuple[Check, ...]
   statement: statements.Statement | None = None
+
+  def __repr__(self) -> str:
+    shown = {c.name: f'failed: {c.found[0]}' if c.found else c.detail for c in self.checks}
+    verdict = 'passed' if self.passed else f'failed: {", ".join(self.failed)}'
+    lines = tables.table(shown).splitlines()
+    return tables.at_a_prompt(f'Verification: {verdict}', lines)
 
   @property
   def failed(self) -> tuple[str, ...]:

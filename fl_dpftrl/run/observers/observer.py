@@ -34,6 +34,9 @@ class Observer:
 
   measures: ClassVar[bool] = False
 
+  def __repr__(self) -> str:
+    return f'{type(self).__name__}({getattr(self, _WATCHED, None) or "no run yet"})'
+
   def begin(self, run: Any, round_index: int | None = None) -> None:
     """Called before a run, of which nothing may be written yet, and before each of its rounds.
 
