@@ -72,15 +72,11 @@ def test_a_population_goes_on(copy):
       run.admissible(['ann'])
 
 
-def _changed_json(path, **fields):
-  path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+def _json(**fields):
+  return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def _changed_facts(path, **fields):
-  durable.write(path, durable.read(path) | fields)
-
-
-def _changed_metadata(path):
+def _metadata(path):
   table = pq.read_table(path)
   stored = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
   del stored['fl_dpftrl.metadata_sha256']
@@ -88,89 +84,52 @@ def _changed_metadata(path):
   pq.write_table(table.replace_schema_metadata(metadata), path)
 
 
-def _changed_database(path):
+def _database(path):
   with contextlib.closing(sqlite3.connect(path)) as database:
     database.execute('PRAGMA user_version=1')
 
 
-def _changed_header(path):
+def _header(path):
   path.write_text(path.read_text().replace('clip_norm', 'clip_norm,another', 1))
 
 
-def _prove(folder):
-  ended = lines.run(['prove', folder])
+def _release(path):
+  durable.write(path, durable.read(path) | {'release': '1000.1'})
+
+
+def _prove(copy):
+  ended = lines.run(['prove', copy / 'evidence'])
   assert ended.returncode == 4
   raise ValueError(ended.stdout.splitlines()[-1])
 
 
+def _log(copy):
+  dpftrl.open_run(copy / 'logs' / 'log.parquet', 'identity', noise_multiplier=1.0)
+
+
+_run = lambda copy: dpftrl.open_run(copy / 'run')
+_open = lambda copy: dpftrl.open_run(copy / 'open')
+_go_on = lambda copy: dpftrl.Run(copy / 'open', files.CLAIM)
+_replay = lambda copy: dpftrl.replay(copy / 'fleet', delta=1e-6)
+_population = lambda copy: files.population(copy, moved=True)
+_private = lambda copy: files.private(copy / 'private', moved=True)
+_load = lambda copy: dpftrl.load_strategy(copy / 'strategies' / 'blt.json')
+_LATER = 'is of format 1, of a later version'
+
+
 @made.cases(
   'name, change, read, words',
-  (
-    'strategies/blt.json',
-    lambda path: _changed_json(path, version=2),
-    lambda copy: dpftrl.load_strategy(copy / 'strategies' / 'blt.json'),
-    'version must be 1, got 2',
-  ),
-  (
-    'run/claim.json',
-    lambda path: _changed_json(path, another=None),
-    lambda copy: dpftrl.open_run(copy / 'run'),
-    'a claim must have',
-  ),
-  (
-    'logs/log.parquet',
-    _changed_metadata,
-    lambda copy: dpftrl.open_run(copy / 'logs' / 'log.parquet', 'identity', noise_multiplier=1.0),
-    'log_version is .3., known is 2',
-  ),
-  (
-    'open/participation.ledger',
-    _changed_database,
-    lambda copy: dpftrl.open_run(copy / 'open'),
-    'is of format 1, of a later version',
-  ),
-  (
-    'open/participation.ledger',
-    _changed_database,
-    lambda copy: dpftrl.Run(copy / 'open', files.CLAIM),
-    'is of format 1, of a later version',
-  ),
-  (
-    'fleet/population.ledger',
-    _changed_database,
-    lambda copy: dpftrl.replay(copy / 'fleet', delta=1e-6),
-    'is of format 1, of a later version',
-  ),
-  (
-    'fleet/population.ledger',
-    _changed_database,
-    lambda copy: files.population(copy, moved=True),
-    'is of format 1, of a later version',
-  ),
-  (
-    'names/names.db',
-    _changed_database,
-    lambda copy: files.population(copy, moved=True),
-    'is of format 1, of a later version',
-  ),
-  (
-    'evidence/certificate.json',
-    lambda path: _changed_json(path, version=1000),
-    lambda copy: _prove(copy / 'evidence'),
-    'not a certificate of version',
-  ),
-  (
-    'private/noise/secret.json',
-    lambda path: _changed_facts(path, release='1000.1'),
-    lambda copy: files.private(copy / 'private', moved=True),
-    'the noise of another release: 1000.1',
-  ),
-  (
-    'private/released.csv',
-    _changed_header,
-    lambda copy: files.private(copy / 'private', moved=True),
-    'must have the columns',
-  ),
+  ('strategies/blt.json', _json(version=2), _load, 'version must be 1, got 2'),
+  ('run/claim.json', _json(another=None), _run, 'a claim must have'),
+  ('logs/log.parquet', _metadata, _log, 'log_version is .3., known is 2'),
+  ('open/participation.ledger', _database, _open, _LATER),
+  ('open/participation.ledger', _database, _go_on, _LATER),
+  ('fleet/population.ledger', _database, _replay, _LATER),
+  ('fleet/population.ledger', _database, _population, _LATER),
+  ('names/names.db', _database, _population, _LATER),
+  ('evidence/certificate.json', _json(version=1000), _prove, 'not a certificate of version'),
+  ('private/noise/secret.json', _release, _private, 'the noise of another release: 1000.1'),
+  ('private/released.csv', _header, _private, 'must have the columns'),
 )
 def test_a_file_of_a_later_version_is_refused(name, change, read, words, copy):
   change(copy / name)

@@ -83,6 +83,8 @@ def test_all_rows_of_the_papers_are_there():
     'ε (E)': 5,
     'bands (B)': 10,
   }
+  printed = [figure for head in FIGURES for row in rows(head) for figure in row[1].split(', ')]
+  assert f'have {len(printed)} printed figures' in (pages.DOCS / PAGE).read_text()
 
 
 def test_the_figure_has_the_printed_values_of_the_tables():

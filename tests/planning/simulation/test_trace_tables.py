@@ -1,6 +1,7 @@
 """Traces against loops over their intervals, and tables of them, good and bad."""
 
 import pathlib
+import sys
 
 import duckdb
 import hypothesis
@@ -192,3 +193,11 @@ def test_other_files_are_refused(tmp_path):
     trace_tables.read_traces(path)
   with pytest.raises(FileNotFoundError):
     trace_tables.read_traces(tmp_path / 'none')
+
+
+def test_without_duckdb_a_line_says_how_to_get_it(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'duckdb', None)
+  with pytest.raises(
+    ValueError, match=r"a\.parquet needs DuckDB: pip install 'fl_dpftrl\[traces\]'"
+  ):
+    trace_tables.read_traces(tmp_path / 'a.parquet')
