@@ -47,7 +47,7 @@ def made(task: train.Task, num_runs: int, num_canaries: int | None = None) -> Pl
     f' {chosen.min_sep} apart',
     'Text': f'{blocks} blocks of {chosen.tokens} tokens, at most {chosen.blocks} a person',
     'Trained': f'{size:,} numbers, rank {chosen.rank} in the last {len(frozen.a)} layers',
-    'Server': f'{chosen.server_optimizer}, learning rate {rate:g}, clip norm {chosen.clip_norm:g}',
+    'Server': f'learning rate {rate:g}, clip norm {chosen.clip_norm:g}',
     'Noise': f'{chosen.mechanism}, σ = {roundings.up(noise_multiplier)}: ε = {chosen.epsilon:g} at'
     f' δ = {chosen.delta:g}',
     'Noise to signal': signal,

@@ -62,9 +62,6 @@ class Settings:
   clip_quantile: float | None = _flag(
     None, 'quantile of norms that it follows', type=_positive(1.0)
   )
-  server_optimizer: str = _flag(
-    'sgd', "the server's; sgd has momentum 0.9", choices=('sgd', 'adam')
-  )
   learning_rate: float | None = _flag(
     None, "the server's (default: by the noise)", type=_positive()
   )

@@ -18,6 +18,7 @@ from experiments.finetune import data, settings, train
 from experiments.finetune.flags import NAMES
 from experiments.stackoverflow import command_line
 from fl_dpftrl.study import Cell
+from fl_dpftrl.support.files import paths
 
 
 def run(units: data.Units, cell: Cell) -> Mapping[str, Mapping[str, float]]:
@@ -42,7 +43,8 @@ def task_of(units: data.Units, seed: int) -> train.Task:
 def main() -> None:
   parser = command_line.Parser('finetune.study', __doc__)
   parser.add_argument('--output_dir', required=True, help='folder of the study')
-  parser.add_argument('--text', default='changelogs', choices=NAMES, help='set of texts')
+  text = f'one of {", ".join(NAMES)}, or a table or folder as `make finetune` takes it'
+  parser.add_argument('--text', default='changelogs', help=text)
   parser.add_argument('--mechanisms', default='blt,identity,tree_online')
   parser.add_argument('--epsilons', default='1,2,4,8')
   parser.add_argument('--factors', default='1', help='of the learning rates, to try with each')
@@ -50,7 +52,10 @@ def main() -> None:
   flags = parser.parse_args()
   try:
     numbers = lambda text: tuple(float(number) for number in text.split(','))
-    units = data.load(flags.text)
+    if flags.text in NAMES:
+      units = data.load(flags.text)
+    else:
+      units = data.own(paths.local(flags.text), 'person', 'text', command.say)
     chosen = task_of(units, 0).settings
     study = dpftrl.study(
       functools.partial(run, units),

@@ -20,12 +20,11 @@ from fl_dpftrl.support.files import durable, paths
 _HELD_OUT_TOKENS, _MOST_HELD_OUT = 128, 64  # of a unit; units
 # Length of the noise in the trained numbers with which public text lost least (docs/finetune.md).
 _NOISE_LENGTHS, _OTHER_LENGTH = {'identity': 30.5}, 19.6
-_LARGEST_RATE, _ADAM_RATE = 7.5, 0.01
+_LARGEST_RATE = 7.5
 WORDS = 16_384  # tokens that the training loss is over, the most frequent ones
 _BATCH = 8  # blocks of text
 PEOPLE = 32  # whose updates are in memory
 _LARGEST_LOSS = 10.0  # of a unit, where losses are released
-_ADAM_DECAYS, _ADAM_LEAST = (settings.MOMENTUM, 0.999), 1e-8
 
 Say = Callable[[str], None]
 State = dict[str, np.ndarray]
@@ -170,8 +169,8 @@ def server_rate(
 
   Where noise is small, the rate moves the numbers as far as 7.5 does in 14 rounds.
   """
-  if chosen.learning_rate is not None or chosen.server_optimizer == 'adam':
-    return chosen.learning_rate or _ADAM_RATE
+  if chosen.learning_rate is not None:
+    return chosen.learning_rate
   steps = lambda n: float(chosen.workload.apply(np.ones(n))[-1])
   rate = _LARGEST_RATE * steps(settings.ROUNDS) / steps(chosen.rounds)
   if aggregator.noise_multiplier:
@@ -210,7 +209,7 @@ def train(
     aggregator.require_new()  # A run that has rounds has lost its model.
     durable.write_durably(key_path, secrets.token_bytes(32), private=True)
     durable.write(setting_path, setting)
-    _store(stored, dict.fromkeys(('b', 'velocity', 'squares'), zeros) | {'t': np.array(0)})
+    _store(stored, {'b': zeros, 'velocity': zeros, 't': np.array(0)})
   recorded = durable.read(setting_path)
   differing = [name for name, value in setting.items() if recorded.get(name) != value]
   if differing:
@@ -220,7 +219,6 @@ def train(
     state = dict(arrays)
   if lost := aggregator.next_round - int(state['t']):
     say(f'rounds lost by an interrupt: {lost}; they count for ε, and are not made again')
-  step = _STEPS[task.settings.server_optimizer]
   while aggregator.next_round < aggregator.max_rounds:
     numbers = task.units_of_round(aggregator.next_round)
     with aggregator.round(ids[numbers].tolist()) as round_:
@@ -228,27 +226,11 @@ def train(
         updates, losses = task.updates(numbers[start : start + PEOPLE], state['b'])
         metrics = {'loss': losses} if task.settings.private_loss else None
         round_.add_batch(updates, metrics=metrics)
-    state = step(state, np.asarray(round_.mean), np.float32(rate))
+    velocity = np.float32(settings.MOMENTUM) * state['velocity'] + np.asarray(round_.mean)
+    b = state['b'] + np.float32(rate) * velocity
+    state = {'b': b, 'velocity': velocity, 't': state['t'] + 1}
     _store(stored, state)
   return state['b']
-
-
-def _sgd(state: State, mean: np.ndarray, rate: np.float32) -> State:
-  velocity = np.float32(settings.MOMENTUM) * state['velocity'] + mean
-  return {**state, 'b': state['b'] + rate * velocity, 'velocity': velocity, 't': state['t'] + 1}
-
-
-def _adam(state: State, mean: np.ndarray, rate: np.float32) -> State:
-  """Returns the state after a step of Adam, which is post-processing of the means."""
-  t, (first, second) = int(state['t']) + 1, map(np.float32, _ADAM_DECAYS)
-  velocity = first * state['velocity'] + (1 - first) * mean
-  squares = second * state['squares'] + (1 - second) * mean**2
-  length = np.sqrt(squares / (1 - second**t)) + np.float32(_ADAM_LEAST)
-  b = state['b'] + rate * velocity / (1 - first**t) / length
-  return {'b': b, 'velocity': velocity, 'squares': squares, 't': np.array(t)}
-
-
-_STEPS = {'sgd': _sgd, 'adam': _adam}
 
 
 def _store(path: pathlib.Path, state: State) -> None:

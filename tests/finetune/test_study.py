@@ -9,18 +9,22 @@ from experiments.finetune import data, study
 from tests.finetune import small
 
 
-def test_a_study_trains_each_mechanism_at_its_epsilon(tmp_path, monkeypatch):
+@pytest.mark.parametrize('text', ['changelogs', 'chat.jsonl'])
+def test_a_study_trains_each_mechanism_at_its_epsilon(text, tmp_path, monkeypatch):
   units = dataclasses.replace(small.task().units, train=dict.fromkeys(small.task().names, ''))
-  monkeypatch.setattr(data, 'load', lambda name: units)
+  taken = {}
+  monkeypatch.setattr(data, 'load', lambda name: taken.setdefault(name, units))
+  monkeypatch.setattr(data, 'own', lambda path, *others: taken.setdefault(path.name, units))
   monkeypatch.setattr(study, 'task_of', lambda units, seed: small.task(seed=seed))
   arguments = ['--mechanisms=blt,identity', '--epsilons=2', '--seeds=2']
-  arguments.append(f'--output_dir={tmp_path / "study"}')
+  arguments += [f'--output_dir={tmp_path / "study"}', f'--text={text}']
   monkeypatch.setattr(sys, 'argv', ['study', *arguments])
   with pytest.raises(SystemExit, match='^0$'):
     study.main()
   lines = (tmp_path / 'study' / 'results.csv').read_text().splitlines()
   columns = lines[0].split(',')
   rows = [dict(zip(columns, line.split(','))) for line in lines[1:]]
+  assert list(taken) == [text]
   assert len(rows) == 6 and {row['status'] for row in rows} == {'done'}
   assert {row['mechanism'] for row in rows} == {'blt', 'identity', 'no noise'}
   assert all(float(row['epsilon_of_run']) <= 2 for row in rows if row['epsilon'])

@@ -2,6 +2,8 @@
 
 import csv
 import dataclasses
+import math
+import re
 
 import matplotlib
 import pytest
@@ -73,7 +75,7 @@ def test_studies_on_pages_have_the_epsilon_of_their_runs(name):
 
 def test_the_pages_of_people_have_the_perplexities_of_their_runs():
   assert 'study-people/perplexity.svg' in (pages.DOCS.parent / 'README.md').read_text()
-  page, tests = (pages.DOCS / 'finetune.md').read_text(), {}
+  page, tests = (pages.DOCS / 'results.md').read_text(), {}
   for result in read_study('people').results:
     tests.setdefault((result.mechanism, result.epsilon), []).append(result.test)
   shown = lambda values: f'{sum(values) / 5:.2f} ± {result_tables.margin(values):.2f}'
@@ -92,3 +94,23 @@ def test_the_figure_of_people_is_that_of_their_results():
   if matplotlib.__version__ == '3.11.2':  # Others place letters a little apart.
     path = pages.DOCS / 'study-people' / 'perplexity_by_epsilon.svg'
     assert path.read_bytes() == style.image(drawn, 'svg')
+
+
+def test_the_page_has_the_best_perplexity_of_each_optimiser():
+  page, best = (pages.DOCS / 'results.md').read_text(), {}
+  with (pages.DOCS / 'study-people' / 'optimizers.csv').open(newline='') as stream:
+    for row in csv.DictReader(stream):
+      key = row['optimizer'], float(row['epsilon']), int(row['seed'])
+      best[key] = min(best.get(key, math.inf), float(row['perplexity']))
+  cells = [line.strip('|').split('|') for line in page.splitlines() if line.startswith('|')]
+  start = next(i for i, line in enumerate(cells) if 'seed 0' in line[1])
+  heads = [re.findall(r'[\d.]+', head) for head in cells[start][1:]]
+  table = {
+    (line[0].strip().lower(), float(epsilon), int(seed)): float(cell)
+    for line in cells[start + 2 :]
+    for (epsilon, seed), cell in zip(heads, line[1:])
+    if cell.strip()
+  }
+  assert table == {key: round(value, 2) for key, value in best.items()}
+  for (optimizer, *run), value in table.items():
+    assert value >= table['momentum', *run]  # Which is why the library has no other.
