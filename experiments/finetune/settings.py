@@ -99,13 +99,6 @@ FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 def chosen(num_people: int, given: dict[str, Any], most: int | None = None) -> Settings:
   """Returns settings for a number of people: those that are given, and else the defaults.
 
-  | people | rounds of a person | blocks | rank |
-  |---|---|---|---|
-  | below 80 | 14 | 4 | 1 |
-  | below 150 | 7 | 4 | 1 |
-  | below 400 | 2 | 2 | 2 |
-  | more | 1 | 1 | 4 |
-
   A round has as many people as there can be. Fewer people come more often, as noise grows more
   slowly with their rounds than the sum of updates, and train fewer numbers, which have less noise.
 
@@ -117,21 +110,21 @@ def chosen(num_people: int, given: dict[str, Any], most: int | None = None) -> S
   Raises:
     ValueError: for settings that do not fit each other or the people.
   """
+  # Below so many people: rounds of a person, blocks, rank.
   rows = ((80, 14, 4, 1), (150, 7, 4, 1), (400, 2, 2, 2), (math.inf, 1, 1, 4))
   _, passes, blocks, rank = next(row for row in rows if num_people < row[0])
-  rounds = given.get('rounds', ROUNDS)
-  defaults = dict(rounds_per_person=min(passes, rounds), blocks=blocks, rank=rank)
+  defaults = dict(rounds_per_person=passes, blocks=blocks, rank=rank)
   defaults['clip_norm'] = 0.05 * given.get('rank', rank) ** 0.5  # As updates grow with the rank.
   settings = Settings(**defaults | given)
   largest = num_people // settings.min_sep
   if not largest:
     raise ValueError(
       f'{num_people} people are too few for {settings.min_sep} rounds with other people each: give'
-      f' --rounds_per_person={math.ceil(rounds / num_people)} or more, or fewer --rounds'
+      f' --rounds_per_person={math.ceil(settings.rounds / num_people)} or more, or fewer --rounds'
     )
   if given.get('cohort', 0) > largest:
     raise ValueError(
-      f'--cohort={settings.cohort} must be at most {largest}: {num_people} people take part in'
-      f' {settings.rounds_per_person} of {settings.rounds} rounds each'
+      f'--cohort={settings.cohort} must be at most {largest}: of {num_people} people each takes'
+      f' part once in {settings.min_sep} rounds'
     )
   return dataclasses.replace(settings, cohort=given.get('cohort', min(largest, most or largest)))

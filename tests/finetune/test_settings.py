@@ -37,7 +37,7 @@ def test_settings_that_are_given_stay():
 
 @made.cases(
   'num_people, given, message',
-  (100, dict(cohort=51, rounds_per_person=7), '--cohort=51 must be at most 50: 100 people take'),
+  (100, dict(cohort=51, rounds_per_person=7), '--cohort=51 must be at most 50: of 100 people each'),
   (10, dict(rounds_per_person=1), 'too few for 14 rounds with other people each: give --rounds_pe'),
 )
 def test_settings_that_do_not_fit_are_named(num_people, given, message):
