@@ -158,22 +158,19 @@ def load(path: str | os.PathLike[str], *, num_trained: int, rank: int, seed: int
   import gguf  # Its environment is that of `make finetune`.
 
   reader = gguf.GGUFReader(path)
-  fields = {name: field.contents for name, field in reader.fields.items()}
+  fields = {name: field.contents() for name, field in reader.fields.items()}
   expected = {'general.architecture': 'llama', 'tokenizer.ggml.model': 'gpt2'}
   expected['tokenizer.ggml.pre'] = 'smollm'
   for name, value in expected.items():
-    if name not in fields or fields[name]() != value:
+    if fields.get(name) != value:
       raise ValueError(f'{messages.quoted(str(path))} must have {name}={value}')
-  number = lambda name, default=None: (
-    fields[f'llama.{name}']() if default is None else fields.get(f'llama.{name}', lambda: default)()
-  )
   config = Config(
-    num_layers=number('block_count'),
-    width=number('embedding_length'),
-    num_heads=number('attention.head_count'),
-    num_groups=number('attention.head_count_kv'),
-    rope_base=number('rope.freq_base', 10_000.0),
-    norm_epsilon=number('attention.layer_norm_rms_epsilon'),
+    num_layers=fields['llama.block_count'],
+    width=fields['llama.embedding_length'],
+    num_heads=fields['llama.attention.head_count'],
+    num_groups=fields['llama.attention.head_count_kv'],
+    rope_base=fields.get('llama.rope.freq_base', 10_000.0),
+    norm_epsilon=fields['llama.attention.layer_norm_rms_epsilon'],
   )
   tensors = {tensor.name: tensor for tensor in reader.tensors}
   read = lambda name: gguf.quants.dequantize(tensors[name].data, tensors[name].tensor_type)
@@ -187,12 +184,12 @@ def load(path: str | os.PathLike[str], *, num_trained: int, rank: int, seed: int
   a = np.random.default_rng(seed).normal(size=(config.num_layers - middle, config.width, rank))
   return Model(
     config=config,
-    tokenizer=_tokenizer(fields['tokenizer.ggml.tokens'](), fields['tokenizer.ggml.merges']()),
+    tokenizer=_tokenizer(fields['tokenizer.ggml.tokens'], fields['tokenizer.ggml.merges']),
     lower=layers(range(middle)) if middle else {},
     upper=layers(range(middle, config.num_layers)),
     ends={'embedding': embedding, 'head': head, 'norm': jnp.asarray(read('output_norm.weight'))},
     a=jnp.asarray(a / config.width**0.5, jnp.float32),
-    name=fields['general.name']() if 'general.name' in fields else '',
+    name=fields.get('general.name', ''),
   )
 
 
