@@ -19,8 +19,7 @@ from fl_dpftrl.support import checks, machine
 
 # Version of the rows: raise it with every change of their bits.
 VERSION = 6
-# Chunks that a thread makes at a time: fewer would have threads wait for each other, as all take
-# turns at Python between loops, and more would take more memory.
+# Chunks that a thread makes at a time: with fewer, threads wait for each other's Python.
 _FEWEST_CHUNKS, _MOST_CHUNKS = 4, 16
 # Of the trail, a sum modulo 2⁶⁴: an odd number with bits of no pattern.
 _FACTOR = 0x9E3779B97F4A7C15

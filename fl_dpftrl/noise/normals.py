@@ -81,10 +81,8 @@ class Normals:
     if not isinstance(seed, bytes) or len(seed) != SEED_BYTES:
       raise ValueError(f'seed must be {SEED_BYTES} bytes')
     check_functions()
-    self._counting = Cipher(algorithms.AES256(seed), modes.CTR(bytes(16))).encryptor()
     # The block of a counter is what its encryption is.
     self._blocks = Cipher(algorithms.AES256(seed), modes.ECB()).encryptor()
-    self._zeros = bytes(8 * CHUNK)
     self._tables = _tables()
     # As bytes, which AES takes; it asks for room behind.
     self._counters, self._made = (np.empty(8 * _BLOCK + 16, np.uint8) for _ in range(2))
@@ -96,7 +94,7 @@ class Normals:
     Args:
       row: from 0, below 2⁴⁸.
       chunk: from 0; the last that is reached below 2³².
-      scale: above 0, at most 2⁵⁸; above 2⁴⁰, float64 decides few of them.
+      scale: above 0, at most 2⁵⁸; above 2⁵⁰, float64 decides few of them.
       out: int64, or float64 for a scale of at most 2⁴⁷, whose integers it holds; several chunks at
         a time are made faster than singly.
     """
@@ -129,9 +127,9 @@ class Normals:
     """round(scale · ξ) of a normal of a chunk, whose first word is given."""
     in_tail = False
     for attempt in range(_ATTEMPTS):
-      block = (place * _ATTEMPTS + attempt) * _BLOCKS
-      self._count_from(row, chunk, _FURTHER, block)
-      bits = self._counting.update(self._zeros[: 16 * _BLOCKS])
+      counter = row << 80 | chunk << 48 | _FURTHER << 32 | (place * _ATTEMPTS + attempt) * _BLOCKS
+      counters = [(counter + block).to_bytes(16, 'big') for block in range(_BLOCKS)]
+      bits = self._blocks.update(b''.join(counters))
       first, second = (int.from_bytes(part, 'little') for part in (bits[:8], bits[8:16]))
       further = [int.from_bytes(bits[i : i + 16], 'big') for i in range(16, len(bits), 16)]
       u = exact.Fraction(word >> 64 - _U_BITS << 128 | further[0], _U_BITS + 128)
@@ -160,11 +158,6 @@ class Normals:
     loops.count(row, chunk, _WORDS, CHUNK // 2, counters.view(np.uint64).reshape(-1, 2))
     self._blocks.update_into(counters.data, self._made.data)
     return self._made[: 8 * size].view('<u8')
-
-  def _count_from(self, row: int, chunk: int, use: int, block: int) -> None:
-    """Goes on at a counter."""
-    fields = ((row, 6), (chunk, 4), (use, 2), (block, 4))
-    self._counting.reset_nonce(b''.join(value.to_bytes(size, 'big') for value, size in fields))
 
   def _further(self, row: int, chunk: int, at: np.ndarray, attempts: int) -> np.ndarray:
     """The first block of each attempt of some normals, as words, shape [size, attempts, 2]."""
