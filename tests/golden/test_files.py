@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import log_tables
+from fl_dpftrl.logs import log_tables, population_ledger
 from fl_dpftrl.support.files import durable
 from tests import made
 from tests.commands import lines
@@ -89,6 +89,20 @@ def _database(path):
     database.execute('PRAGMA user_version=1')
 
 
+def _record(kind):
+  """Appends a record that this version does not know, with the digest that it would have."""
+
+  def append(path):
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+      query = 'SELECT position, chain FROM records ORDER BY position DESC LIMIT 1'
+      ((last, head),) = database.execute(query)
+      chain = population_ledger.next_head(head, last + 1, kind, '{}')
+      values = last + 1, kind, '{}', chain
+      database.execute('INSERT INTO records VALUES (?, ?, ?, ?)', values)
+
+  return append
+
+
 def _header(path):
   path.write_text(path.read_text().replace('clip_norm', 'clip_norm,another', 1))
 
@@ -126,6 +140,9 @@ _LATER = 'is of format 1, of a later version'
   ('open/participation.ledger', _database, _go_on, _LATER),
   ('fleet/population.ledger', _database, _replay, _LATER),
   ('fleet/population.ledger', _database, _population, _LATER),
+  ('fleet/population.ledger', _record('pause'), _replay, 'is none of a population'),
+  ('fleet/population.ledger', _record('run'), _replay, 'is none of a population'),
+  ('fleet/population.ledger', _record('pause'), _population, 'is none of a population'),
   ('names/names.db', _database, _population, _LATER),
   ('evidence/certificate.json', _json(version=1000), _prove, 'not a certificate of version'),
   ('private/noise/secret.json', _release, _private, 'the noise of another release: 1000.1'),

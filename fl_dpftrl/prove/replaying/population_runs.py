@@ -181,7 +181,8 @@ def _logs(
   """Returns the log of each run by its identity, or why it cannot be read."""
   logs: dict[str, participation_log.Log | str] = {}
   for record in records:
-    if record.kind == population_ledger.OPENED:
+    # The state refuses a record without them.
+    if record.kind == population_ledger.OPENED and {'folder', 'run'} <= {*record.content}:
       path = pathlib.Path(record.content['folder'], ledger_format.NAME)
       try:
         logs[record.content['run']] = participation_log.read_log(path)
