@@ -25,7 +25,13 @@ def __getattr__(name: str) -> Any:
   home = _HOMES.get(name)
   if home is None:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  module = importlib.import_module(home)
+  try:
+    module = importlib.import_module(home)
+  except ModuleNotFoundError as error:
+    if not str(error.name).startswith('tensorflow'):
+      raise
+    hint = 'needs TensorFlow Federated: run `make env` in a clone of fl_dpftrl'
+    raise ImportError(f'fl_dpftrl.{name} {hint} ({error})') from error
   if not hasattr(module, name):  # A public module.
     importlib.import_module(f'{home}.{name}')
   return getattr(module, name)

@@ -101,3 +101,16 @@ def test_the_guard_sees_what_is_loaded():
   assert loaded_by('import sys; sys.modules["jax"] = sys') == {'jax'}
   with pytest.raises(AssertionError, match="run.sums loads .'numba'"):
     printed(_EACH, 'fl_dpftrl.run.sums')
+
+
+def test_a_name_of_tff_says_how_to_get_it():
+  program = """
+import sys
+sys.modules |= {'tensorflow': None, 'tensorflow_federated': None}
+import fl_dpftrl
+try:
+  fl_dpftrl.train
+except ImportError as error:
+  print(error)
+"""
+  assert printed(program).startswith('fl_dpftrl.train needs TensorFlow Federated: run `make env`')
