@@ -12,8 +12,6 @@ ROUNDING = 1.0 + 2.0**-40
 _EMPTY = -1
 _COVERED, _A_TERM = 1 << 11, 2.0**-52  # More than what adding a term to a sum rounds.
 _LEAST_LAGS = 1 << 12
-_NEAR = 1 << 10  # rounds
-_AT_ONCE = 1 << 9  # rounds of devices
 _AT_ONCE_DEVICES = 1 << 16
 
 
@@ -64,26 +62,14 @@ class Meters(seen.Seen):
       square: B².
       last: last round; devices that may not come by then have last + 1.
     """
+    from fl_dpftrl.support.kernels import meter_loops as loops  # Slow to load.
+
     numbers, _ = self._known(device_ids)
-    rounds, room = self._rounds[numbers], square - self._losses[numbers]
-    rounds = rounds[:, : int((rounds != _EMPTY).sum(axis=1).max(initial=1))]
-    low = np.full(numbers.size, self.num_rounds - 1)  # May not come.
-    high = np.full(numbers.size, last + 1)
-    low[self.least_charge > room] = last  # Never again.
-    until = self.num_rounds + 1  # Most come at once, within a few rounds, or never.
-    while (open_ := np.flatnonzero(high - low > 1)).size:
-      begin, end = low[open_, None], np.minimum(high[open_, None], until)
-      sections = min(_AT_ONCE // open_.size, int((end - begin).max()))
-      sections = max(2, sections)  # As a call costs as much as many devices.
-      t = begin + (end - begin) * np.arange(1, sections) // sections
-      t = np.clip(np.append(t, end, axis=1), begin + 1, high[open_, None] - 1)
-      charges = self._charges(rounds[np.repeat(open_, sections)], t.reshape(-1, 1))
-      times = np.count_nonzero(charges.reshape(t.shape) > room[open_, None], axis=1)
-      bounds = np.concatenate([begin, t, high[open_, None]], axis=1)
-      low[open_] = np.take_along_axis(bounds, times[:, None], axis=1)[:, 0]
-      high[open_] = np.take_along_axis(bounds, times[:, None] + 1, axis=1)[:, 0]
-      until = self.num_rounds + _NEAR if until == self.num_rounds + 1 else last + 1
-    return high
+    self._tabulate(last + 1)
+    room = (square - self._losses[numbers]) / ROUNDING
+    return loops.returns(
+      self._rounds[numbers], room, self._gram.table, self._weight, self.num_rounds, last
+    )
 
   def share_within(self, square: float) -> float | None:
     """Returns the share of the devices so far that B² may leave a round; None without any."""
@@ -112,12 +98,16 @@ class Meters(seen.Seen):
   def _charges(self, rounds: np.ndarray, t: np.ndarray) -> np.ndarray:
     """Returns the charges of devices with these rounds, [devices, any], in round t or rounds t."""
     if self.num_rounds >= self._lags:
-      self._lags = max(_LEAST_LAGS, 2 * self.num_rounds)
-      self._gram = self._gram.tabulated(self._lags)
+      self._tabulate(max(_LEAST_LAGS, 2 * self.num_rounds))
     crossed = self._gram.entries(np.where(rounds == _EMPTY, t, rounds), t)
     crossed = np.where(rounds == _EMPTY, 0.0, crossed).sum(axis=1)
     weight = self._weight * (1.0 + max(0, rounds.shape[1] - _COVERED) * _A_TERM)
     return weight * (self._gram.entries(t, t).reshape(-1) + 2.0 * crossed)
+
+  def _tabulate(self, lags: int) -> None:
+    """Computes X of so many lags at least, once."""
+    self._lags = max(self._lags, lags)
+    self._gram = self._gram.tabulated(self._lags)
 
   def _grow(self, size: int) -> None:
     super()._grow(size)

@@ -1,7 +1,6 @@
 """Availability and presence of devices: always, or mostly at night on their chargers."""
 
 import dataclasses
-import functools
 from typing import Protocol
 
 import numpy as np
@@ -32,16 +31,16 @@ class Presence(Protocol):
 class Availability(Protocol):
   """Availability of a population, from which each device draws its habits."""
 
-  def presence(self, num_devices: int, seed: int) -> Presence: ...
+  def presence(self, num_devices: int, seed: int, habits: np.ndarray | None = None) -> Presence:
+    """Draws habits, which may lie in a given array, float32, shape [num_devices, HABITS]."""
+    ...
 
 
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
+HABITS = 3
 _HABITS = 0
-_CELLS = 24
-_JITTER, _PLUGGED_IN = 1, 2
-_FRIDAY, _SATURDAY = 4, 5
-_FIRST_WEEKDAY = 3  # UTC seconds count from 1970-01-01, a Thursday.
+_HOURS, _WIDTH = 24, 2 * _HOUR
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,8 +60,8 @@ class _Everywhere:
 class Always:
   """Availability of devices that can be reached at any time."""
 
-  def presence(self, num_devices: int, seed: int) -> Presence:
-    del seed
+  def presence(self, num_devices: int, seed: int, habits: np.ndarray | None = None) -> Presence:
+    del seed, habits
     return _Everywhere(np.zeros(num_devices, np.int16))
 
 
@@ -117,10 +116,10 @@ class Nightly:
         f'time_zones must be hours ahead of UTC in -14 to 14, got {self.time_zones!r}'
       )
 
-  def presence(self, num_devices: int, seed: int) -> 'Nights':
+  def presence(self, num_devices: int, seed: int, habits: np.ndarray | None = None) -> 'Nights':
     draws = seeds.generator(seed, _HABITS)
-    # One record per device, so that reading it is one memory access.
-    habits = np.empty((num_devices, 3), np.float32)
+    if habits is None:
+      habits = np.empty((num_devices, HABITS), np.float32)
     starts, lengths, offsets = habits.T
     lengths[:] = _HOUR * draws.uniform(*self.window_hours, num_devices)
     starts[:] = _HOUR * (
@@ -146,16 +145,18 @@ class Nights:
   def __init__(self, kind: Nightly, habits: np.ndarray, seed: int):
     self._kind = kind
     self._habits = habits
-    self._seed = seed
+    self._seed = np.uint64(seed % 2**64)
     starts, lengths, offsets = habits.T
     begin = np.mod(starts - offsets + np.float32(_DAY / 2), np.float32(_DAY))
-    self.cells = np.minimum((begin * np.float32(_CELLS / _DAY)).astype(np.int16), _CELLS - 1)
+    hours = np.minimum((begin / np.float32(_HOUR)).astype(np.int16), _HOURS - 1)
+    widths = (lengths / np.float32(_WIDTH)).astype(np.int16)
+    self.cells = (widths - widths.min()) * np.int16(_HOURS) + hours
     # Start and length, in seconds of the UTC day, of the time when a window of
     # each cell may be open. Rounding to float32 is far below a second.
-    self._first = np.arange(_CELLS) * (_DAY / _CELLS) - 1.0
+    self._first = np.arange(int(self.cells.max()) + 1) % _HOURS * _HOUR - 1.0
     self._first -= _HOUR * kind.jitter_hours
-    margin = 2.0 + _DAY / _CELLS + _HOUR * (2.0 * kind.jitter_hours + kind.weekend_delay_hours)
-    longest = np.zeros(_CELLS, np.float32)
+    margin = 2.0 + _HOUR * (1.0 + 2.0 * kind.jitter_hours + kind.weekend_delay_hours)
+    longest = np.zeros(self._first.size, np.float32)
     np.maximum.at(longest, self.cells.astype(np.intp), lengths)  # A fast loop of NumPy for intp.
     self._longest = margin + longest
 
@@ -165,23 +166,9 @@ class Nights:
     return np.where(may_be_open, 1.0, self._kind.daytime)
 
   def at(self, devices: np.ndarray, times: np.ndarray) -> np.ndarray:
-    starts, lengths, offsets = self._habits.take(devices, axis=0).T.astype(np.float64)
-    seconds = times + (offsets - _DAY / 2)
-    nights = np.floor(seconds / _DAY)
-    seconds -= _DAY * nights
-    kind, draw = self._kind, functools.partial(seeds.uniform, self._seed)
-    if kind.jitter_hours:
-      moved = 2.0 * draw(_JITTER, devices, nights) - 1.0
-      starts = starts + _HOUR * kind.jitter_hours * moved
-    if kind.weekend_delay_hours:
-      days = nights + _FIRST_WEEKDAY
-      weekday = days - 7.0 * np.floor(days / 7.0)
-      late = (weekday == _FRIDAY) | (weekday == _SATURDAY)
-      starts = starts + _HOUR * kind.weekend_delay_hours * late
-    starts = np.clip(starts, 0.0, _DAY - lengths)
-    there = (starts <= seconds) & (seconds < starts + lengths)
-    if kind.charging_nights < 1.0:
-      inside = np.flatnonzero(there)
-      plugged_in = draw(_PLUGGED_IN, devices[inside], nights[inside]) < kind.charging_nights
-      there[inside] = plugged_in
-    return np.where(there, 1.0, kind.daytime)
+    from fl_dpftrl.support.kernels import check_in_loops as loops  # Slow to load.
+
+    kind = self._kind
+    moves = _HOUR * kind.jitter_hours, _HOUR * kind.weekend_delay_hours
+    shares = kind.charging_nights, kind.daytime
+    return loops.nightly(devices, times, self._habits, self._seed, *moves, *shares)

@@ -4,87 +4,79 @@ import numpy as np
 
 from fl_dpftrl.planning.simulation import pools, populations, servers
 
-_OCTAVES = 32
+_GRADES, _IN_AN_OCTAVE = 128, 4  # of rates
 _STRETCH = 600.0
 _HOUR = 3600.0
-_SPARE = 1.2
-_LEARNING = 0.3
+_SPARE, _LEARNING = 1.1, 0.3
+_MOST_DRAWS = 1 << 20
 _MOST_PACE = 24 * _HOUR
 _STEEPEST = 4.0
 
 
 class CheckIns:
-  """Sampler of check-ins of all devices in `pool`, grouped by ceilings of presence and by rates."""
+  """Sampler of check-ins of all devices in `pool`, grouped by ceilings of presence and by rates.
+
+  Attributes:
+    records: record of each device.
+    pool: devices whose timers have run.
+  """
 
   def __init__(self, people: populations.SimulatedPopulation, start: int):
-    self._people = people
+    from fl_dpftrl.support.kernels import check_in_loops as loops  # Slow to load.
+
+    self._loops = loops
     self._start = start
-    octaves = np.ceil(np.log2(people.rates)).astype(np.int16)
-    lowest = int(octaves.max()) - _OCTAVES
-    octaves = np.maximum(octaves - lowest, 0)
-    cells = people.presence.cells.astype(np.int16)
+    self.records = records = np.zeros(people.num_devices, populations.RECORD)
+    records['rate'], records['report_seconds'] = people.rates, people.report_seconds
+    self._presence = people.availability.presence(records.size, people.seed, records['habits'])
+    grades = np.ceil(_IN_AN_OCTAVE * np.log2(records['rate'])).astype(np.int16)
+    lowest = max(int(grades.min()), int(grades.max()) - _GRADES)
+    grades = np.maximum(grades - lowest, 0)
+    cells = self._presence.cells.astype(np.int16)
     num_cells = int(cells.max()) + 1
-    self.pool = pools.Pool((octaves * num_cells + cells).astype(np.int16))
+    records['group'] = grades * num_cells + cells
+    self.pool = pools.Pool(records['group'], records['place'])
     groups = np.arange(self.pool.sizes.size)
     self._cells = groups % num_cells
     # Rounding to float32 must not lift a rate above its group's.
-    self._rates = 1.000001 * np.exp2(groups // num_cells + float(lowest))
+    self._rates = 1.000001 * np.exp2((groups // num_cells + lowest) / _IN_AN_OCTAVE)
     self._share = 0.5
 
-  def draw(
+  def choose(
     self, now: float, until: float, wanted: int, pace: float, rng: np.random.Generator
   ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Draws check-ins for about as long as slightly more than `wanted` take.
+    """Chooses the first devices that check in, `wanted` at most.
 
     Args:
       now: start of the period, in seconds from the start.
+      until: its end at the latest.
       pace: seconds by which all devices were told to come back later.
 
     Returns:
-      Distinct devices, times of their first check-ins, ascending, and the end of the period.
+      Devices, times of their check-ins, ascending, and the end of the period.
     """
+    pool, records = self.pool, self.records
     end = min(now + _STRETCH, until)
-    ceilings = self._ceilings(now, end, pace)
-    rates = self.pool.sizes * ceilings
-    total = float(rates.sum())
-    if total > 0.0:
-      enough = _SPARE * wanted + 20.0
-      end = min(end, now + enough / (total * self._share))
-    counts = rng.poisson(rates * (end - now))
-    drawn = int(counts.sum())
-    devices = self.pool.draw(counts, rng.random(drawn))
-    times = rng.uniform(now, end, drawn)
-    device_rates = self._slowed(self._people.rates.take(devices), pace)
-    needed = rng.random(drawn) * np.repeat(ceilings, counts)
-    # Presence is at most 1, and only matters to those that would check in with it.
-    indices = np.flatnonzero(needed < device_rates)
-    devices, times = devices[indices], times[indices]
-    here = self._people.presence.at(devices, times + self._start)
-    indices = np.flatnonzero(needed[indices] < here * device_rates[indices])
-    # The length of a period has no effect on who checks in.
-    self._share += _LEARNING * ((indices.size + 1.0) / (drawn + 2.0) - self._share)
-    devices, times = devices[indices], times[indices]
-    order = np.argsort(times)
-    devices, times = devices[order], times[order]
-    first = _first(devices)
-    return devices[first], times[first], end
-
-  def _ceilings(self, start: float, end: float, pace: float) -> np.ndarray:
-    """Returns the maximum check-in rate of a device of each group, per second."""
-    presence = self._people.presence.ceiling(start + self._start, end + self._start)
-    return presence[self._cells] * self._slowed(self._rates, pace)
-
-  def _slowed(self, rates: np.ndarray, pace: float) -> np.ndarray:
-    """Converts hourly check-in rates to rates per second after a wait."""
-    return 1.0 / (_HOUR / rates + pace)
-
-
-def _first(devices: np.ndarray) -> np.ndarray:
-  """Returns the index at which each device is first, in ascending order."""
-  # A sort of numbers that hold device and index is faster than one of indices.
-  both = np.sort(devices << 32 | np.arange(devices.size))
-  is_first = np.diff(both >> 32, prepend=-1) > 0
-  return np.sort(both[is_first] & 0xFFFFFFFF)
+    presence = self._presence.ceiling(now + self._start, end + self._start)
+    ceilings = presence[self._cells] / (_HOUR / self._rates + pace)
+    total = float(pool.sizes @ ceilings)
+    if total == 0.0:
+      return np.zeros(0, np.int64), np.zeros(0), end
+    enough = min(wanted / self._share, total * (end - now))
+    draws = min(int(_SPARE * enough) + 20, _MOST_DRAWS)
+    points, needed = rng.random((2, draws))
+    gaps = rng.standard_exponential(draws)
+    groups = ceilings, pool.sizes, pool.first, pool.members
+    devices, times, least, end = self._loops.candidates(
+      points, gaps, needed, now, end, *groups, records['rate'], pace
+    )
+    here = self._presence.at(devices, times + self._start)
+    chosen, at = self._loops.choose(devices, times, least, here, records['is_chosen'], wanted)
+    end = float(at[-1]) if chosen.size == wanted else end
+    # How many are drawn at once has no effect on who checks in.
+    share = (chosen.size + 1.0) / (total * (end - now) + 2.0)
+    self._share += _LEARNING * (share - self._share)
+    return chosen, at, end
 
 
 class Pace:

@@ -102,27 +102,23 @@ class _Rounds:
     self._server = simulation.server
     self._round = 0
     self._clock = 0.0
-    self._last_round = np.full(people.num_devices, _NEVER, np.int32)
-    self._chosen_in = np.full(people.num_devices, _NEVER, np.int32)
     self._ids: np.ndarray | None = None  # None until devices are replaced.
     self._num_ids = people.num_devices
     self._dropped: list[np.ndarray] = []  # Dropped out of this round and free again.
     self._check_ins = check_ins.CheckIns(people, START)
+    self._devices = self._check_ins.records
+    self._last_round = self._devices['last_round']
+    self._last_round[:] = _NEVER
     self._by_time = pools.Waiting(_STEP)
     self._by_round = pools.Waiting()
     timer = simulation.timer
     self._meters: meter.Meters | None = None
-    self._ended = np.zeros(people.num_devices, np.bool_)
+    self.num_ended = 0  # Devices that may take part in no further round, as their lives are over.
     self._times = np.zeros(people.num_devices, np.int32)  # Since a device is new.
     if isinstance(timer, servers.Meter):
       self._meters = meter.Meters(timer.strategy.endless_gram(), numbered=True)
       self._square = timer.budget.square(timer.strategy)
     self._pace = check_ins.Pace(self._server, people.check_ins_per_hour)
-
-  @property
-  def num_ended(self) -> int:
-    """Devices that may take part in no further round, as their lives are over."""
-    return int(np.count_nonzero(self._ended))
 
   def next(self) -> tuple[schemas.Cohort, int, int]:
     t = self._round
@@ -133,8 +129,9 @@ class _Rounds:
     self._dropped = []
     chosen = self._choose(rng)
     closed = chosen.closes(self._server.report_goal)
-    chosen = chosen.where(chosen.at < closed)
     self._pass_time(closed, rng)
+    self._devices['is_chosen'][chosen.devices] = False
+    chosen = chosen.where(chosen.at < closed)
     cohort = self._took_part(chosen, closed, rng)
     self._pace.learn(float(chosen.at[-1]) - began, chosen.at.size / self._server.clients_per_round)
     self._round += 1
@@ -155,7 +152,7 @@ class _Rounds:
         return chosen
       # Devices that dropped out may check in again like the others.
       gone = ~chosen.reports & (chosen.ends <= self._clock)
-      self._chosen_in[chosen.devices[gone]] = _NEVER
+      self._devices['is_chosen'][chosen.devices[gone]] = False
       self._dropped.append(chosen.devices[gone])
       chosen = chosen.where(~gone)
       room = most - asked
@@ -173,21 +170,16 @@ class _Rounds:
           until = min(until, self._clock + 10 * _STEP)
         self._pass_time(max(until, self._clock + _STEP), rng)
         continue
-      devices, times, until = self._check_ins.draw(
+      devices, times, until = self._check_ins.choose(
         self._clock, min(closes, latest + _STEP), room, self._pace.seconds, rng
       )
-      fresh = self._chosen_in[devices] != self._round
-      devices, times = devices[fresh][:room], times[fresh][:room]
-      if devices.size == room:
-        until = float(times[-1])
-      self._chosen_in[devices] = self._round
       asked += devices.size
       chosen = chosen.joined(self._outcomes(devices, times, rng))
       self._pass_time(until, rng)
 
   def _outcomes(self, devices: np.ndarray, times: np.ndarray, rng: np.random.Generator) -> _Chosen:
     """Draws whether and when chosen devices report."""
-    takes = self._population.report_seconds.take(devices)
+    takes = self._devices['report_seconds'][devices]
     takes = takes * rng.uniform(0.5, 1.5, devices.size)
     drops = rng.random(devices.size) < self._population.dropout
     return _Chosen(devices, times, times + takes, ~drops)
@@ -206,11 +198,12 @@ class _Rounds:
     self._last_round[devices] = self._round
     tokens = np.full(devices.size, self._round, np.int32)
     if isinstance(timer, servers.RoundTimer):
-      self._times[devices] += 1
       comes = devices
       if timer.most is not None:
+        self._times[devices] += 1
         is_over = self._times[devices] >= timer.most
-        self._ended[devices[is_over]], comes = True, devices[~is_over]
+        self._end(devices[is_over])
+        comes = devices[~is_over]
       again = np.full(comes.size, self._round + timer.rounds)
       self._by_round.add(again, comes, tokens[: comes.size])
     elif isinstance(timer, servers.HourTimer):
@@ -219,19 +212,23 @@ class _Rounds:
 
   def _charge(self, meters: meter.Meters, last_row: int, chosen: _Chosen, busy: _Chosen) -> None:
     """Charges all who began the round: a device does not know whether its report will arrive."""
-    pool = self._check_ins.pool
     devices = np.unique(np.concatenate([chosen.devices, *self._dropped]))
-    pool.remove(devices[pool.has(devices)])
+    self._check_ins.pool.remove(devices)
     self._last_round[devices] = self._round
     meters.add(devices)
     again = meters.returns(devices, self._square, last_row)
     ends_here = again > last_row
-    self._ended[devices[ends_here]] = True
+    self._end(devices[ends_here])
     waits = ~ends_here & ~((again == self._round + 1) & np.isin(devices, busy.devices))
     tokens = np.full(devices.size, self._round, np.int32)
     self._by_round.add(again[waits], devices[waits], tokens[waits])
     soon = busy.where(np.isin(busy.devices, devices[~(ends_here | waits)]))
     self._by_time.add(soon.ends, soon.devices, tokens[: soon.devices.size])
+
+  def _end(self, devices: np.ndarray) -> None:
+    """Says that devices may take part in no further round."""
+    self._devices['has_ended'][devices] = True
+    self.num_ended += devices.size
 
   def _pass_time(self, until: float, rng: np.random.Generator) -> None:
     """Moves the clock; devices return, are replaced, and lose their timers."""
@@ -244,7 +241,7 @@ class _Rounds:
         self._replaced(self._some(people.turnover_per_day * days, rng)),
         self._some(people.forgetting_per_day * days, rng),
       ):
-        self._check_ins.pool.add(devices[~self._check_ins.pool.has(devices)])
+        self._check_ins.pool.add(devices)
 
   def _some(self, share: float, rng: np.random.Generator) -> np.ndarray:
     """Returns a random fraction of the devices, except those in the round."""
@@ -252,7 +249,7 @@ class _Rounds:
     if share <= 0.0:
       return np.zeros(0, np.int64)
     devices = np.unique(rng.integers(size, size=rng.poisson(share * size)))
-    return devices[self._chosen_in[devices] != self._round]
+    return devices[~self._devices['is_chosen'][devices]]
 
   def _replaced(self, devices: np.ndarray) -> np.ndarray:
     """Replaces devices by new ones with the next ids."""
@@ -262,22 +259,17 @@ class _Rounds:
       self._ids[devices] = self._num_ids + np.arange(devices.size)
       self._num_ids += devices.size
       self._last_round[devices] = _NEVER
-      self._ended[devices], self._times[devices] = False, 0
+      self.num_ended -= int(np.count_nonzero(self._devices['has_ended'][devices]))
+      self._devices['has_ended'][devices], self._times[devices] = False, 0
       if self._meters is not None:
         self._meters.forget(devices)
     return devices
 
   def _come_back(self, due: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:
     """Admits devices, unless they are back already or took part again since."""
-    pool, batches = self._check_ins.pool, list(due)
-    # With changes a device may be in several batches; those of meters are many and small.
-    may_repeat = self._population.changes and len(batches) > 1
-    if batches and (not may_repeat or self._meters is not None):
-      batches = [tuple(map(np.concatenate, zip(*batches)))]
-    for devices, tokens in batches:
-      away = (self._last_round.take(devices) == tokens) & ~pool.has(devices)
-      back = devices[np.flatnonzero(away)]
-      pool.add(np.unique(back) if may_repeat else back)
+    if batches := list(due):
+      devices, tokens = map(np.concatenate, zip(*batches))
+      self._check_ins.pool.add(devices[self._last_round[devices] == tokens])
 
   def _check_progress(self, chosen: _Chosen, latest: float) -> None:
     """Raises StalledRound if the round cannot meet its goal."""

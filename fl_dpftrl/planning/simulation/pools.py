@@ -10,64 +10,43 @@ import numpy as np
 class Pool:
   """Set of devices in groups, all of them members at first.
 
-  Members of group g are at first[g] to first[g] + sizes[g] − 1 of one array, in no particular
-  order, and a removed one is replaced from the end. So no cost depends on the number of devices.
+  Members of a group are in no particular order, and a removed one is replaced from the end. So no
+  cost depends on the number of devices.
+
+  Attributes:
+    members: devices, of which those of group g are at first[g] to first[g] + sizes[g] − 1.
+    first: first place of each group.
+    sizes: members of each group.
   """
 
-  def __init__(self, groups: np.ndarray):
+  def __init__(self, groups: np.ndarray, places: np.ndarray):
+    """Starts with all devices.
+
+    Args:
+      groups: group of each device, whole numbers from 0.
+      places: memory for the place of each device, int32; below 0 for devices that are no members.
+    """
+    from fl_dpftrl.support.kernels import check_in_loops as loops  # Slow to load.
+
+    self._loops = loops
     self._groups = groups
     self.sizes = np.bincount(groups).astype(np.int64)
-    self._first = np.cumsum(self.sizes) - self.sizes
-    self._members = np.argsort(groups, kind='stable').astype(np.int32)
-    self._places = np.empty(groups.size, np.int32)
-    self._places[self._members] = np.arange(groups.size, dtype=np.int32)
+    self.first = np.cumsum(self.sizes) - self.sizes
+    self.members = np.argsort(groups, kind='stable').astype(np.int32)
+    self._places = places
+    self._places[self.members] = np.arange(groups.size, dtype=np.int32)
 
   @property
   def size(self) -> int:
     return int(self.sizes.sum())
 
-  def has(self, devices: np.ndarray) -> np.ndarray:
-    """Returns True for each device that is a member."""
-    return self._places.take(devices) >= 0
-
-  def draw(self, counts: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Returns as many members of each group as counts say, chosen by uniform draws in 0 to 1."""
-    sizes = np.repeat(self.sizes, counts)
-    within = np.minimum((uniform * sizes).astype(np.int64), sizes - 1)
-    within += np.repeat(self._first, counts)
-    return self._members.take(within).astype(np.int64)
-
   def add(self, devices: np.ndarray) -> None:
-    """Adds distinct devices that are not members."""
-    devices, counts = self._grouped(devices)
-    places = self._beyond(counts)
-    self._members[places] = devices
-    self._places[devices] = places
-    self.sizes += counts
+    """Adds devices; members stay."""
+    self._loops.add(devices, self._groups, self._places, self.members, self.first, self.sizes)
 
   def remove(self, devices: np.ndarray) -> None:
-    """Removes distinct members."""
-    devices, counts = self._grouped(devices)
-    self.sizes -= counts
-    holes = self._places.take(devices)
-    self._places[devices] = -1
-    # A group has as many members beyond its new end as holes before it.
-    last = self._members.take(self._beyond(counts))
-    last = last[np.flatnonzero(self._places.take(last) >= 0)]
-    holes = holes[np.flatnonzero(holes < np.repeat(self._first + self.sizes, counts))]
-    self._members[holes] = last
-    self._places[last] = holes
-
-  def _grouped(self, devices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the devices by group, and their number in each group."""
-    groups = self._groups.take(devices)
-    devices = devices.take(np.argsort(groups, kind='stable'))
-    return devices, np.bincount(groups, minlength=self.sizes.size)
-
-  def _beyond(self, counts: np.ndarray) -> np.ndarray:
-    """Returns the first places after the members of each group, as many as counts say."""
-    ends = self._first + self.sizes - (np.cumsum(counts) - counts)
-    return np.repeat(ends, counts) + np.arange(counts.sum())
+    """Removes those devices that are members."""
+    self._loops.remove(devices, self._groups, self._places, self.members, self.first, self.sizes)
 
 
 class Waiting:

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from concurrent import futures
 
 from fl_dpftrl.logs import log_tables
 from fl_dpftrl.mechanisms import schemas
@@ -50,15 +51,22 @@ def record(
   metadata: Mapping[str, str] | None = None,
   progress: Callable[[str], None] = lambda text: None,
 ) -> attendances.Attendance:
-  """Counts the first rounds, and writes them if an output is given."""
+  """Counts the first rounds, and writes them if an output is given.
+
+  A thread draws the next round meanwhile.
+  """
   attendance = attendances.Attendance()
+  first_rounds = itertools.islice(rounds, num_rounds)
   with contextlib.ExitStack() as stack:
+    drawing = stack.enter_context(futures.ThreadPoolExecutor(1))
     append: log_tables.Append = lambda *row: None
     if output is not None:
       append = stack.enter_context(
         log_tables.round_by_round(output, num_rounds=num_rounds, metadata=metadata)
       )
-    for cohort in itertools.islice(rounds, num_rounds):
+    drawn = drawing.submit(next, first_rounds, None)
+    while (cohort := drawn.result()) is not None:
+      drawn = drawing.submit(next, first_rounds, None)
       append(cohort.round, cohort.device_ids, cohort.closed)
       attendance.add_cohort(cohort)
       progress(

@@ -58,7 +58,10 @@ class Traces:
     days = -(-int(self.ends.max() - self.starts.min()) // _DAY)
     return _DAY * (days if days <= 7 else 7 * -(-days // 7))
 
-  def presence(self, num_devices: int, seed: int) -> 'TracedPresence':
+  def presence(
+    self, num_devices: int, seed: int, habits: np.ndarray | None = None
+  ) -> 'TracedPresence':
+    del habits
     draws, count = seeds.generator(seed, _DEVICES), self.owners.max() + 1
     return TracedPresence(self, draws.integers(count, size=num_devices, dtype=np.int32))
 

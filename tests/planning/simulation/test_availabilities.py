@@ -4,7 +4,8 @@ import hypothesis
 import numpy as np
 from hypothesis import strategies as st
 
-from fl_dpftrl.planning.simulation import availabilities, seeds
+from fl_dpftrl.planning.simulation import availabilities
+from fl_dpftrl.support.kernels import check_in_loops as loops
 
 MONDAY = 1767571200  # 2026-01-05 00:00 UTC.
 HOUR = 3600
@@ -32,9 +33,8 @@ def by_hand(kind, habits, seed, device, time):
   if local < noon:
     noon -= datetime.timedelta(days=1)
   night = (noon.date() - epoch.date()).days
-  draw = lambda purpose: float(
-    seeds.uniform(seed, purpose, np.array([device]), np.array([night]))[0]
-  )
+  numbers = [np.uint64(value) for value in (device, night)]
+  draw = lambda purpose: loops.uniform(np.uint64(seed % 2**64), np.uint64(purpose), *numbers)
   if kind.jitter_hours:
     start += HOUR * kind.jitter_hours * (2 * draw(1) - 1)
   if noon.weekday() in (4, 5):
@@ -53,13 +53,14 @@ def by_hand(kind, habits, seed, device, time):
 def test_presence_is_that_of_the_calendar(kind, seed, times):
   presence = kind.presence(6, seed)
   times = MONDAY + np.array(times)
-  found = presence.at(np.arange(6), times)
+  devices = np.array([4, 0, 5, 5, 1, 2])
+  found = presence.at(devices, times)
   expected = [
     by_hand(kind, presence._habits, seed, device, time)
-    for device, time in enumerate(times.tolist())
+    for device, time in zip(devices.tolist(), times.tolist())
   ]
   # The calendar counts microseconds.
-  around = [presence.at(np.arange(6), times + d) for d in (-1e-3, 1e-3)]
+  around = [presence.at(devices, times + d) for d in (-1e-3, 1e-3)]
   sure = (around[0] == found) & (around[1] == found)
   np.testing.assert_array_equal(found[sure], np.array(expected)[sure])
 

@@ -197,7 +197,7 @@ def test_a_device_that_never_reports_is_charged_too(turnover):
     reported, others = reported + cohort.device_ids.size, others + dropped + late
     charged = state._last_round == t  # A device that drops out twice in a round is charged once.
     assert 0 <= cohort.device_ids.size + dropped + late - np.count_nonzero(charged) <= dropped
-    assert not state._check_ins.pool.has(np.flatnonzero(charged)).any()
+    assert (state._devices['place'][charged] < 0).all()
   assert state._meters._losses.max() <= BUDGET.square(BLT)
   if not turnover:
     assert reported + others >= state._meters.num_participations > 1.3 * reported

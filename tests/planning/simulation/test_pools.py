@@ -11,25 +11,21 @@ from fl_dpftrl.planning.simulation import pools
 )
 def test_the_pool_is_a_set(groups, steps):
   groups = np.array(groups, np.int16)
-  devices = pools.Pool(groups)
+  places = np.zeros(groups.size, np.int32)
+  devices = pools.Pool(groups, places)
   expected = set(range(groups.size))
   for step in steps:
     chosen = {device for device in step if device < groups.size}
     leaving, coming = chosen & expected, chosen - expected
-    devices.remove(np.array(sorted(leaving), np.int64))
-    devices.add(np.array(sorted(coming), np.int64))
+    devices.remove(np.array(sorted(leaving) * 2, np.int64))  # Who is not a member stays away.
+    devices.add(np.array(sorted(coming) * 2, np.int64))
     expected = (expected - leaving) | coming
-    everyone = np.arange(groups.size)
-    assert set(everyone[devices.has(everyone)].tolist()) == expected
+    assert set(np.flatnonzero(places >= 0).tolist()) == expected
     assert devices.size == len(expected)
     for group in range(devices.sizes.size):
       members = {d for d in expected if groups[d] == group}
-      assert devices.sizes[group] == len(members)
-      if members:
-        places = (np.arange(len(members)) + 0.5) / len(members)
-        counts = len(members) * (np.arange(devices.sizes.size) == group)
-        drawn = devices.draw(counts, places)
-        assert set(drawn.tolist()) == members
+      first, size = devices.first[group], devices.sizes[group]
+      assert size == len(members) and set(devices.members[first:][:size].tolist()) == members
 
 
 @hypothesis.given(
