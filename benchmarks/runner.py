@@ -237,6 +237,11 @@ def versions(*names: str, python: str = sys.executable) -> dict[str, str]:
   return once(Side([python, '-c', _VERSIONS, *names]))
 
 
+def stem(options: Options, name: str) -> str:
+  """Returns the name of the files of a benchmark's page, without an ending."""
+  return '-'.join([name, *(word.removeprefix(name).strip('-') for word in options.words)])
+
+
 def write(
   options: Options, doc: str, name: str, blocks: Sequence[str], rows: Any, *about: Mapping[str, str]
 ) -> None:
@@ -252,7 +257,7 @@ def write(
   title, _, text = doc.strip().partition('\n')
   again = f'Again: `python -m benchmarks {" ".join(options.words) or name}`'
   page = '\n\n'.join([f'# {title.rstrip(".")}', text.strip(), machine, *blocks, again]) + '\n'
-  file = '-'.join([name, *(word.removeprefix(name).strip('-') for word in options.words)])
+  file = stem(options, name)
   options.output.mkdir(parents=True, exist_ok=True)
   (options.output / f'{file}.md').write_text(page, 'utf-8')
   as_json = json.dumps(facts, indent=2, default=dataclasses.asdict)
