@@ -114,7 +114,7 @@ def test_a_report_is_read_as_its_page_says(tmp_path):
     for row in pages.rows('report.md', 'on the page')
     for figure in re.findall(r'\d\S+\d', row[1])
   ]
-  assert len(shown) == 12 and [f for f in shown if f not in report.replace('<sup>−', '⁻')] == []
+  assert len(shown) == 11 and [f for f in shown if f not in report.replace('<sup>−', '⁻')] == []
   source = (ROOT / 'fl_dpftrl/prove/replaying/assumption_sentences.py').read_text()
   questions = list(pages.rows('report.md', 'ask'))
   assert len(questions) == 12
