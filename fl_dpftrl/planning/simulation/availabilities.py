@@ -120,14 +120,14 @@ class Nightly:
     draws = seeds.generator(seed, _HABITS)
     if habits is None:
       habits = np.empty((num_devices, HABITS), np.float32)
-    starts, lengths, offsets = habits.T
-    lengths[:] = _HOUR * draws.uniform(*self.window_hours, num_devices)
-    starts[:] = _HOUR * (
+    lengths = (_HOUR * draws.uniform(*self.window_hours, num_devices)).astype(np.float32)
+    starts = _HOUR * (
       self.charging_hour - 12.0 + self.charging_hour_spread * draws.standard_normal(num_devices)
     )
-    np.clip(starts, 0.0, np.float32(_DAY) - lengths, out=starts)
+    starts = np.clip(starts.astype(np.float32), 0.0, np.float32(_DAY) - lengths)
     zones = np.asarray(self.time_zones, np.float32) * np.float32(_HOUR)
-    offsets[:] = zones[draws.integers(len(zones), size=num_devices)]
+    habits[:, 0], habits[:, 1] = starts, lengths
+    habits[:, 2] = zones[draws.integers(len(zones), size=num_devices)]
     return Nights(self, habits, seed)
 
 

@@ -27,9 +27,10 @@ class CheckIns:
     self._loops = loops
     self._start = start
     self.records = records = np.zeros(people.num_devices, populations.RECORD)
-    records['rate'], records['report_seconds'] = people.rates, people.report_seconds
+    rates = people.rates
+    records['rate'], records['report_seconds'] = rates, people.report_seconds
     self._presence = people.availability.presence(records.size, people.seed, records['habits'])
-    grades = np.ceil(_IN_AN_OCTAVE * np.log2(records['rate'])).astype(np.int16)
+    grades = np.ceil(_IN_AN_OCTAVE * np.log2(rates)).astype(np.int16)
     lowest = max(int(grades.min()), int(grades.max()) - _GRADES)
     grades = np.maximum(grades - lowest, 0)
     cells = self._presence.cells.astype(np.int16)

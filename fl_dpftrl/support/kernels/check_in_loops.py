@@ -39,11 +39,14 @@ def nightly(devices, times, habits, seed, jitter, delay, charging, daytime):
 
   Habits are start, length and offset of every device.
   """
-  result = np.empty(devices.size)
+  result, near = np.empty(devices.size), np.empty((_AT_ONCE, 3))
   for i in range(devices.size):
-    habit = habits[devices[i]]
-    start, length = np.float64(habit[0]), np.float64(habit[1])
-    seconds = times[i] + (np.float64(habit[2]) - _DAY / 2)
+    if i % _AT_ONCE == 0:
+      for j in range(min(_AT_ONCE, devices.size - i)):
+        for column in range(3):
+          near[j, column] = habits[devices[i + j], column]
+    start, length, offset = near[i % _AT_ONCE]
+    seconds = times[i] + (offset - _DAY / 2)
     night = np.floor(seconds / _DAY)
     seconds -= _DAY * night
     device, number = np.uint64(devices[i]), np.uint64(np.int64(night))

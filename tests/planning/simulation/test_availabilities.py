@@ -9,7 +9,6 @@ from fl_dpftrl.support.kernels import check_in_loops as loops
 
 MONDAY = 1767571200  # 2026-01-05 00:00 UTC.
 HOUR = 3600
-DEVICES = 20_000
 
 kinds = st.builds(
   availabilities.Nightly,
@@ -78,3 +77,11 @@ def test_ceilings_are_never_exceeded(kind, seed, start, length, places):
   ceiling = presence.ceiling(start, start + length)
   found = presence.at(np.arange(200), start + length * np.array(places))
   assert (found <= ceiling[presence.cells]).all()
+
+
+def test_many_devices_at_once_are_those_one_by_one():
+  presence, rng = availabilities.Nightly().presence(50, 3), np.random.default_rng(4)
+  devices, times = rng.integers(50, size=600), MONDAY + rng.uniform(0, 5 * 86400, 600)
+  found = presence.at(devices, times)
+  expected = [presence.at(devices[i : i + 1], times[i : i + 1])[0] for i in range(600)]
+  assert found.tolist() == expected and len(set(expected)) == 2
