@@ -1,8 +1,8 @@
 """Simulating populations.
 
-Each run is a cold process that writes the log. Ours is `fl-dpftrl simulate`. The limit draws as
-many devices at random, counts and writes them, without timers, availability, dropout or late
-reports.
+Each run is a cold process that writes the log. Ours is `fl-dpftrl simulate`, which draws a round
+while the one before is written. The limit draws as many devices at random, then counts and writes
+them, in one thread, without timers, availability, dropout or late reports.
 """
 
 import json
