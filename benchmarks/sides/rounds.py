@@ -190,14 +190,15 @@ def started(num_nodes: int) -> Iterator[str]:
     made.shutdown()
 
 
-def counted(function: Callable[..., Any], size: Callable[[Any, Any], Any]):
+def counted(function: Callable[..., Any], size: Callable[[Any, Any], Any], counting: list[bool]):
   """Returns a function of Ray, and the list of the bytes of what passes through it."""
   sizes: list[int] = []
 
   def call(value: Any, **options: Any) -> Any:
     result = function(value, **options)
-    with contextlib.suppress(Exception):  # Functions are sent once, and cannot be pickled so.
-      sizes.append(len(pickle.dumps(size(value, result), 5)))
+    if counting:
+      with contextlib.suppress(Exception):  # Functions are sent once, and cannot be pickled so.
+        sizes.append(len(pickle.dumps(size(value, result), 5)))
     return result
 
   return call, sizes
@@ -207,8 +208,9 @@ def on_actors(num_rounds: int, name: str, num_nodes: int) -> dict[str, Any]:
   """Returns seconds of rounds here and on machines, and what a round sends."""
   import ray
 
-  ray.put, put = counted(ray.put, lambda value, result: value)
-  ray.get, got = counted(ray.get, lambda value, result: result)
+  counting: list[bool] = []  # Whether bytes are counted; it travels with Ray's functions.
+  ray.put, put = counted(ray.put, lambda value, result: value, counting)
+  ray.get, got = counted(ray.get, lambda value, result: result, counting)
   with tempfile.TemporaryDirectory() as folder, started(num_nodes) as address:
     actors = tff_inprocess.Actors(number=PROCESSORS)
     here = tff_inprocess.InProcessContext(max_concurrent_clients=PROCESSORS)
@@ -217,7 +219,9 @@ def on_actors(num_rounds: int, name: str, num_nodes: int) -> dict[str, Any]:
         process, clients = {page.LSTM: lstm, page.ONE_BATCH: one_batch}[name](folder)
         state = process.initialize()
       sides = {'in process': (here, process, state), 'machines': (there, process, state)}
-      seconds = turns(num_rounds, sides, clients, lambda: (put.clear(), got.clear()))
+      seconds = turns(num_rounds, sides, clients)
+      counting.append(True)  # Not before: it takes time.
+      turns(0, sides, clients, lambda: (put.clear(), got.clear()))
       sent = dict(to_machine=sum(put), to_driver=sum(got))
       model = process.get_model_weights(sides['machines'][-1])
   model_bytes = size_of([model.trainable, model.non_trainable])
