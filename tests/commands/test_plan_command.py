@@ -11,7 +11,7 @@ from fl_dpftrl.commands import plan as command
 from fl_dpftrl.mechanisms.files import files
 
 RUN = '--population=1200 --report_goal=10 --num_rounds=80 --timer_hours=2'
-STRATEGIES = ['blt:1', 'banded:12', 'tree_full', 'blt-b100']
+STRATEGIES = ['blt:1', 'banded:10', 'tree_full', 'blt-b100']
 FAST = f'--strategies={",".join(STRATEGIES)}'
 LINE = f'plan {RUN} --delta=1e-6 --noise_multiplier=9 {FAST}'
 
