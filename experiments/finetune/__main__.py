@@ -60,7 +60,7 @@ def finetune(given: Any) -> str:
   before = _evaluated(task, root / f'before-{task.digest}-seed{chosen.seed}.json', frozen.zeros)
   runs = {} if given.skip_no_noise else {'without noise': dataclasses.replace(chosen, **_NO_NOISE)}
   runs[f'with {chosen.mechanism} noise'] = chosen
-  outcomes, remembered = {}, {}
+  outcomes, trained, audit = {}, {}, None
   for label, of_run in runs.items():
     name = f'{of_run.mechanism}-epsilon{of_run.epsilon:g}-seed{chosen.seed}'
     folder = root / f'{units.source}-{name}'
@@ -72,12 +72,14 @@ def finetune(given: Any) -> str:
       statement = aggregator.statement()
       if math.isfinite(of_run.epsilon):
         aggregator.report(folder / 'privacy.html')
+        audit = given.canaries and dpftrl.audit_run(folder, delta=chosen.delta)
         facts = {'name': f'LoRA of {frozen.name}: {units.source}', 'base_model': frozen.name}
-        entry = registry_entry.write_entry(folder / 'registry.json', statement, facts)
-        model_card.write_card(folder / 'README.md', entry, 'registry.json')
+        path_of_entry = folder / 'registry.json'
+        entry = registry_entry.write_entry(path_of_entry, statement, facts, audit=audit)
+        model_card.write_card(folder / 'README.md', entry, path_of_entry.name)
     outcomes[label] = _evaluated(task, folder / 'evaluated.json', b)
-    if given.secrets:
-      remembered[label] = secret_texts.remembered(task, b)
+    trained[label] = b
+  remembered = secret_texts.remembered(task, trained) if given.secrets else {}
   seconds = datetime.timedelta(seconds=round(time.monotonic() - began))
   say(f'{seconds} by the clock, {time.process_time():.0f} s of processor time')
   files = {
@@ -90,8 +92,8 @@ def finetune(given: Any) -> str:
     secret_texts.draw(files['Secrets'], remembered)
   lines = [report.table(task, before, outcomes, statement, files)]
   lines += [secret_texts.line(label, result) for label, result in remembered.items()]
-  if given.canaries:
-    lines.append(repr(dpftrl.audit_run(folder, delta=chosen.delta)))
+  if audit:
+    lines.append(repr(audit))
   return '\n'.join(lines)
 
 

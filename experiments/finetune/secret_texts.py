@@ -8,7 +8,7 @@ to be the one. Twins are a replacement, so what guesses bound has 2μ.
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,10 +78,14 @@ def beside(task: train.Task, number: int) -> Task:
   return Task(**fields, num_people=len(task.names), twins=twins)
 
 
-def remembered(task: Task, b: np.ndarray) -> dict[str, Any]:
-  """Returns how well twins are told apart by a model, with 95 % intervals, and their exposure."""
-  falls = _losses(task, task.model.zeros) - _losses(task, b)
-  number = task.num_secrets
+def remembered(task: Task, trained: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+  """Returns, by the label of each B, how well twins are told apart, with 95 % intervals."""
+  before, *after = _losses(task, [task.model.zeros, *trained.values()])
+  return {label: _told(before - losses, task.num_secrets) for label, losses in zip(trained, after)}
+
+
+def _told(falls: np.ndarray, number: int) -> dict[str, Any]:
+  """Returns figures of the falls of losses of so many pairs, and of secrets that nobody wrote."""
   trained, other, never = np.split(falls, [number, 2 * number])
   correct = int((trained > other).sum())
   interval = scipy.stats.binomtest(correct, number).proportion_ci()
@@ -96,14 +100,14 @@ def remembered(task: Task, b: np.ndarray) -> dict[str, Any]:
   }
 
 
-def _losses(task: Task, b: np.ndarray) -> np.ndarray:
-  """Returns the mean loss of each text of `twins`."""
+def _losses(task: Task, models: Sequence[np.ndarray]) -> np.ndarray:
+  """Returns the mean loss of each text of `twins` by each B, shape [models, texts]."""
   losses = []
   for start in range(0, len(task.twins), _BATCH):
     rows = np.resize(task.twins[start : start + _BATCH], (_BATCH, task.twins.shape[1]))
     features = task.model.features(rows[:, :-1])  # Of one shape, so that one program is compiled.
-    losses.append(task.model.losses(features, rows[:, 1:], b))
-  return np.concatenate(losses)[: len(task.twins)]
+    losses.append([task.model.losses(features, rows[:, 1:], b) for b in models])
+  return np.concatenate(losses, axis=1)[:, : len(task.twins)]
 
 
 def line(label: str, result: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ _MAX_FLOAT_SCALE = 2.0**47
 _WORDS, _FURTHER = 0, 1
 _ATTEMPTS, _BLOCKS = 1 << 8, 1 << 2  # of a normal, and of an attempt
 # Normals that are made by one operation: fewer would have threads wait for each other.
-_BLOCK = 4 * CHUNK
+_BLOCK = 16 * CHUNK
 # Attempts that are made in float64 before a normal is left to `exact`: one of 20 million is.
 _FLOAT_ATTEMPTS = 3
 # A word: the layer, the sign, and the first bits of u.

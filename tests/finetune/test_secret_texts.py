@@ -41,11 +41,14 @@ def test_the_twin_that_a_model_was_trained_on_is_told_and_stands_out(tmp_path):
   task = prepared(number=1)
   b, statement = trained(task, tmp_path / 'run', math.inf)
   assert statement.num_devices == 28 + 1
-  nothing = secret_texts.remembered(task, task.model.zeros)
+  before, told = b, 'without noise'
+  nothing = secret_texts.remembered(task, {told: task.model.zeros})[told]
   assert nothing['accuracy'] == 0.0 and nothing['lower_mu'] == 0.0  # No loss fell.
   for _ in range(20):  # Of the secret only, without clipping.
     b = b + 4.0 * task.updates([task.num_people], b)[0][0]
-  result = secret_texts.remembered(task, b)
+  results = secret_texts.remembered(task, {'before': before, told: b})
+  assert results['before'] == secret_texts.remembered(task, {'x': before})['x']
+  result = results[told]
   assert result['accuracy'] == 1.0 and result['fall'] > 0.0 and result['exposure'] > 1.0
   assert 'twins told apart' in secret_texts.line('without noise', result)
   secret_texts.draw(tmp_path / 'secrets.png', {'without noise': result, 'with blt noise': nothing})
