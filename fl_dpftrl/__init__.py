@@ -5,7 +5,7 @@ them, for editors and for this module. The package lazy_loader would do so too, 
 would then depend on it, and every audit read it, for the lines below.
 """
 
-import importlib
+import importlib.util
 import pathlib
 import re
 from typing import Any
@@ -18,7 +18,12 @@ _HOMES = {
   name: home for home, name in re.findall(r'^from (fl_dpftrl\S*) import (\w+) as', _LIST, re.M)
 }
 
-__all__ = ['__version__', *_HOMES]
+_HAS_TFF = importlib.util.find_spec('tensorflow_federated') is not None
+# Without it, its names are left out where all names are looked at, as by `help`.
+__all__ = [
+  '__version__',
+  *(name for name, home in _HOMES.items() if _HAS_TFF or not home.startswith('fl_dpftrl.tff')),
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -114,3 +114,15 @@ except ImportError as error:
   print(error)
 """
   assert printed(program).startswith('fl_dpftrl.train needs TensorFlow Federated: run `make env`')
+
+
+def test_without_tff_all_names_can_be_looked_at():
+  program = """
+import inspect, sys
+sys.modules |= {'tensorflow': None, 'tensorflow_federated': None}
+import fl_dpftrl
+from fl_dpftrl import *
+names = dict(inspect.getmembers(fl_dpftrl))
+print('Run' in names, 'train' in names)
+"""
+  assert printed(program).strip() == 'True False'

@@ -138,6 +138,11 @@ def test_a_schema_that_was_not_kept_leaves_the_worst_case(tmp_path):
   assert entry['privacy']['epsilon'] == statement.worst_case.epsilon()
   assert entry['privacy']['epsilon_if_planned_for'] is None
   assert entry['mechanisms'][0]['participation']['min_sep'] == 4  # Not what was declared.
+  broken, kept = tmp_path / 'broken.md', tmp_path / 'kept.md'
+  model_card.write_card(broken, entry)
+  model_card.write_card(kept, entry_of(tmp_path)[0])
+  said = [path.read_text().count('declared before the run was not kept') for path in (broken, kept)]
+  assert said == [1, 0]
   without, _ = entry_of(tmp_path, run_of(participation=None))
   assert without['claims']['schema_kept'] is None
   assert without['privacy']['figure'] == 'worst_case'
