@@ -202,26 +202,29 @@ def train(
   """
   folder, zeros = aggregator.folder, task.model.zeros
   rate = rate or server_rate(task.settings, aggregator, zeros.size)
-  setting = {**dataclasses.asdict(task.settings), 'texts or weights': task.digest}
-  setting |= {'learning_rate': rate, 'epsilon': str(task.settings.epsilon)}
   stored, setting_path, key_path = (folder / n for n in ('model.npz', 'setting.json', 'ids.key'))
-  if not stored.exists():
+  if is_new := not stored.exists():
     aggregator.require_new()  # A run that has rounds has lost its model.
     durable.write_durably(key_path, secrets.token_bytes(32), private=True)
+  ids = data.device_ids(task.names, key_path.read_bytes())
+  setting = {**dataclasses.asdict(task.settings), 'texts or weights': task.digest}
+  setting |= {'learning_rate': rate, 'epsilon': str(task.settings.epsilon)}
+  # Who is called otherwise would be another person, in a round of their own.
+  setting['people'] = hashlib.sha256(''.join(ids).encode()).hexdigest()
+  if is_new:
     durable.write(setting_path, setting)
     _store(stored, {'b': zeros, 'velocity': zeros, 't': np.array(0)})
   recorded = durable.read(setting_path)
   differing = [name for name, value in setting.items() if recorded.get(name) != value]
   if differing:
     raise ValueError(f'{folder} has a run with other {", ".join(differing)}: name a new folder')
-  ids = np.array(data.device_ids(task.names, key_path.read_bytes()))
   with np.load(stored, allow_pickle=False) as arrays:
     state = dict(arrays)
   if lost := aggregator.next_round - int(state['t']):
     say(f'rounds lost by an interrupt: {lost}; they count for ε, and are not made again')
   while aggregator.next_round < aggregator.max_rounds:
     numbers = task.units_of_round(aggregator.next_round)
-    with aggregator.round(ids[numbers].tolist()) as round_:
+    with aggregator.round([ids[number] for number in numbers]) as round_:
       for start in range(0, len(numbers), PEOPLE):
         updates, losses = task.updates(numbers[start : start + PEOPLE], state['b'])
         metrics = {'loss': losses} if task.settings.private_loss else None

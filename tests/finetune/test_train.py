@@ -138,6 +138,10 @@ def test_other_texts_seeds_and_rates_are_refused(tmp_path):
   _run(small.task(), folder)
   with pytest.raises(ValueError, match='other learning_rate: name a new folder'):
     _run(small.task(), folder, rate=4.0)
+  task = small.task()
+  renamed = dataclasses.replace(task, names=[*task.names[:-1], 'somebody'])  # With the same text.
+  with pytest.raises(ValueError, match='other people: name a new folder'):
+    _run(renamed, folder)
   with pytest.raises(ValueError, match='other seed: name a new folder'):
     _run(small.task(seed=1), folder)
 

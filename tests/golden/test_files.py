@@ -128,6 +128,7 @@ _replay = lambda copy: dpftrl.replay(copy / 'fleet', delta=1e-6)
 _population = lambda copy: files.population(copy, moved=True)
 _private = lambda copy: files.private(copy / 'private', moved=True)
 _load = lambda copy: dpftrl.load_strategy(copy / 'strategies' / 'blt.json')
+_audit = lambda copy: dpftrl.audit_run(copy / 'canaries', delta=1e-6)
 _LATER = 'is of format 1, of a later version'
 
 
@@ -147,6 +148,7 @@ _LATER = 'is of format 1, of a later version'
   ('evidence/certificate.json', _json(version=1000), _prove, 'not a certificate of version'),
   ('private/noise/secret.json', _release, _private, 'the noise of another release: 1000.1'),
   ('private/released.csv', _header, _private, 'must have the columns'),
+  ('canaries/canaries/secret.json', _release, _audit, 'is of a later version'),
 )
 def test_a_file_of_a_later_version_is_refused(name, change, read, words, copy):
   change(copy / name)

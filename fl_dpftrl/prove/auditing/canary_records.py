@@ -68,6 +68,8 @@ class CanaryRecords:
       )
     except (ValueError, KeyError, OSError) as error:
       raise mark.LostStateError(f'{path} is gone or damaged, and tells the coins') from error
+    if facts.keys() != {'seed', 'run', 'num_coordinates'}:
+      raise mark.LostStateError(f'{path} is of a later version, which may mean other coins')
     if facts['run'] != run or num_coordinates not in (None, self._num_coordinates):
       raise ValueError(f'{path} is of another run, or of updates of another size')
     self.size = 1 << (self._num_coordinates.bit_length() - 1)

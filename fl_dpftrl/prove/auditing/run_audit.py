@@ -17,6 +17,7 @@ import dataclasses
 import math
 import os
 import pathlib
+import warnings
 
 import numpy as np
 import pyarrow.compute as pc
@@ -24,12 +25,12 @@ import scipy
 
 from fl_dpftrl.claims import adaptive_clipping, extra_coordinates
 from fl_dpftrl.claims.canaries import Canaries
-from fl_dpftrl.logs import keys
+from fl_dpftrl.logs import keys, refusals
 from fl_dpftrl.participation.accounting import gaussian, guarantees
 from fl_dpftrl.prove.auditing import canary_records, guesses, result
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.support import tables
-from fl_dpftrl.support.files import json_files, paths
+from fl_dpftrl.support.files import json_files, mark, paths
 
 SHOWN, LEVEL = 0.05, 1e-3
 """Levels of what is printed, and of what fails."""
@@ -264,5 +265,9 @@ def _patterns(run: opened_runs.RecordedRun, canaries: Canaries) -> np.ndarray:
 
 
 def shown(folder: pathlib.Path, delta: float) -> RunAudit | None:
-  """Returns the audit for a report; None without canaries, or before the first release."""
-  return audit_run(folder, delta=delta) if canary_records.released_rounds(folder) else None
+  """Returns the audit for a page; None without a release, and, with a warning, what it needs."""
+  try:
+    return audit_run(folder, delta=delta) if canary_records.released_rounds(folder) else None
+  except (mark.LostStateError, refusals.LogError) as error:
+    warnings.warn(f'there is no audit by canaries: {error}', stacklevel=2)
+    return None

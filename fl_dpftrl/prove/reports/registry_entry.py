@@ -79,9 +79,10 @@ def write_entry(
     content['audit'] = {
       'canaries': audit.num_canaries,
       'confidence': 1.0 - run_audit.SHOWN,
+      'delta': audit.guarantee.delta,
       'lower_epsilon': audit.lower_epsilon,
       'noise_limit': audit.noise_limit,
-      'passed': audit.passed,
+      'released': audit.num_released,
     }
   text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + '\n'
   durable.write_durably(path, text.encode())

@@ -284,7 +284,12 @@ def test_an_entry_has_the_audit_of_a_run_with_canaries(tmp_path):
   assert checked(json.loads(entry.read_text()))['audit'] == {
     'canaries': canary_runs.SIZE,
     'confidence': 0.95,
+    'delta': canary_runs.DELTA,
     'lower_epsilon': audit.lower_epsilon,
     'noise_limit': audit.noise_limit,
-    'passed': True,
+    'released': canary_runs.ROUNDS,
   }
+  (tmp_path / 'run' / 'canaries' / 'secret.json').unlink()
+  with pytest.warns(UserWarning, match='there is no audit by canaries: .* tells the coins'):
+    dispatch.run(['replay', *arguments])
+  assert checked(json.loads(entry.read_text()))['audit'] is None
