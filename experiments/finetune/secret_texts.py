@@ -81,10 +81,12 @@ def beside(task: train.Task, number: int) -> Task:
 def remembered(task: Task, trained: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
   """Returns, by the label of each B, how well twins are told apart, with 95 % intervals."""
   before, *after = _losses(task, [task.model.zeros, *trained.values()])
-  return {label: _told(before - losses, task.num_secrets) for label, losses in zip(trained, after)}
+  return {
+    label: _twin_figures(before - losses, task.num_secrets) for label, losses in zip(trained, after)
+  }
 
 
-def _told(falls: np.ndarray, number: int) -> dict[str, Any]:
+def _twin_figures(falls: np.ndarray, number: int) -> dict[str, Any]:
   """Returns figures of the falls of losses of so many pairs, and of secrets that nobody wrote."""
   trained, other, never = np.split(falls, [number, 2 * number])
   correct = int((trained > other).sum())

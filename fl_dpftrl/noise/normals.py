@@ -85,7 +85,7 @@ class Normals:
     self._blocks = Cipher(algorithms.AES256(seed), modes.ECB()).encryptor()
     self._tables = _tables()
     # As bytes, which AES takes; it asks for room behind.
-    self._counters, self._made = (np.empty(8 * _BLOCK + 16, np.uint8) for _ in range(2))
+    self._counters, self._bits = (np.empty(8 * _BLOCK + 16, np.uint8) for _ in range(2))
     self._unsure = np.empty(_BLOCK + 1, np.int64)
 
   def fill(self, row: int, chunk: int, scale: float, out: np.ndarray) -> None:
@@ -156,8 +156,8 @@ class Normals:
     """The words of so many normals, from the beginning of a chunk on, until the next call."""
     counters = self._counters[: 16 * -(-size // 2)]
     loops.count(row, chunk, _WORDS, CHUNK // 2, counters.view(np.uint64).reshape(-1, 2))
-    self._blocks.update_into(counters.data, self._made.data)
-    return self._made[: 8 * size].view('<u8')
+    self._blocks.update_into(counters.data, self._bits.data)
+    return self._bits[: 8 * size].view('<u8')
 
   def _further(self, row: int, chunk: int, at: np.ndarray, attempts: int) -> np.ndarray:
     """The first block of each attempt of some normals, as words, shape [size, attempts, 2]."""
@@ -192,7 +192,9 @@ def _tables() -> _Tables:
   heights = [exact.height(x) for x in widths]
   steps = [float(above - below) for below, above in zip(heights, heights[1:])]
   x = np.array(widths[:-1], float)
-  rest = [float(exact_width - decimal.Decimal(own)) for exact_width, own in zip(widths, x.tolist())]
+  rest = [
+    float(exact_width - decimal.Decimal(width)) for exact_width, width in zip(widths, x.tolist())
+  ]
   x, rest = (np.array(values) * 2.0**-_U_BITS for values in (x, rest))
   inner = [exact.inner(layer) >> exact.FIXED - _U_BITS for layer in range(exact.LAYERS)]
   return _Tables(

@@ -141,14 +141,14 @@ def _statement(run: Any) -> dict[str, Any]:
 
 
 def _verified(folder: pathlib.Path) -> dict[str, Any]:
-  found = dpftrl.verify(folder)
-  return {'digest': found.digest, 'failed': [check.name for check in found.checks if check.found]}
+  result = dpftrl.verify(folder)
+  return {'digest': result.digest, 'failed': [check.name for check in result.checks if check.found]}
 
 
 def _audited(folder: pathlib.Path) -> dict[str, Any]:
-  found = dpftrl.audit_run(folder, delta=DELTA).to_json()
+  result = dpftrl.audit_run(folder, delta=DELTA).to_json()
   names = 'num_released', 'num_guesses', 'correct', 'energy', 'signal', 'variance'
-  return _statement(folder) | {name: found[name] for name in names}
+  return _statement(folder) | {name: result[name] for name in names}
 
 
 def _described(path: pathlib.Path) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def write_entry(
       'delta': audit.guarantee.delta,
       'lower_epsilon': audit.lower_epsilon,
       'noise_limit': audit.noise_limit,
+      'rounds': audit.num_rounds,
       'released': audit.num_released,
     }
   text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + '\n'

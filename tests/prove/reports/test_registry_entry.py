@@ -287,6 +287,7 @@ def test_an_entry_has_the_audit_of_a_run_with_canaries(tmp_path):
     'delta': canary_runs.DELTA,
     'lower_epsilon': audit.lower_epsilon,
     'noise_limit': audit.noise_limit,
+    'rounds': canary_runs.ROUNDS,
     'released': canary_runs.ROUNDS,
   }
   (tmp_path / 'run' / 'canaries' / 'secret.json').unlink()
