@@ -50,16 +50,23 @@ class Interrupter:
       sys.settrace(previous)
 
   def _called(self, frame, event, argument):
-    if not any(part in frame.f_code.co_filename for part in _FILES):
+    code = frame.f_code
+    if not (self._is_counting and any(part in code.co_filename for part in _FILES)):
       return None
     frame.f_trace_opcodes, frame.f_trace_lines = True, False
-    return self._stepped
+    return self._stepping(code)
 
-  def _stepped(self, frame, event, argument):
-    if self._is_counting and event == 'opcode' and frame.f_lasti in _places(frame.f_code):
-      self.count += 1
-      if self.count == self._at:
-        code = frame.f_code
-        self.where = (code.co_filename.rpartition('/')[2], frame.f_lineno, code.co_name)
-        raise KeyboardInterrupt
-    return self._stepped
+  @functools.lru_cache(None)  # Opcodes are many: nothing is looked up for each of them.
+  def _stepping(self, code: types.CodeType) -> Callable:
+    places, at = _places(code), self._at
+
+    def stepped(frame, event, argument):
+      if event == 'opcode' and frame.f_lasti in places:
+        self.count += 1
+        if self.count == at:
+          self.where = (code.co_filename.rpartition('/')[2], frame.f_lineno, code.co_name)
+          sys.settrace(None)
+          raise KeyboardInterrupt
+      return stepped
+
+    return stepped
