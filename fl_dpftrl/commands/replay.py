@@ -1,15 +1,13 @@
 """The `replay` command: guarantee that a participation log proves."""
 
 import argparse
-import dataclasses
 import os
 import pathlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fl_dpftrl.commands import flags, output, replay_text
+from fl_dpftrl.commands import flags, named_runs, output, replay_text
 from fl_dpftrl.logs import id_columns, ledger_format
-from fl_dpftrl.participation.rules import sampling as schemes
 from fl_dpftrl.prove.replaying import (
   counted,
   evidence,
@@ -137,15 +135,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
 
 
-# Flags of a log; the folder of a run states them.
-_DECLARED = ('declared_num_rounds', 'declared_min_sep', 'declared_max_participations')
-_FACTS = ('noise_multiplier', 'num_rounds', *_DECLARED)
-_OF_ONE_RUN = (
-  *('log', 'from_counts', 'strategy', 'noise_multiplier', 'num_rounds', 'columns', 'first_round'),
-  *('missing', 'units', *_DECLARED, *flags.SAMPLING),
-)
-
-
 class Replayed(NamedTuple):
   """The result: a statement, the runs that it is of, and what the operator says of them."""
 
@@ -176,8 +165,7 @@ def run(args: argparse.Namespace) -> Replayed:
   if args.sites and len(args.runs) < 2:
     raise ValueError(f'--sites={args.sites} is for the folders of several runs')
   options = _options(args)
-  population = _population(args)
-  opened = list(population.runs) if population else _runs(args)
+  opened, population = named_runs.opened(args)
   for opened_run in opened if args.public_report or args.registry else ():
     opened_run.check_public()
   if args.write_counts:
@@ -246,13 +234,18 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
   statement, opened, population = result[:3]
   if args.write_counts and statement.tally:
     counted.write(args.write_counts, opened[0], statement.tally)
+  audit = None
+  if len(args.runs) == 1 and (args.report or args.public_report or args.registry):
+    from fl_dpftrl.prove.auditing import run_audit
+
+    audit = run_audit.shown(pathlib.Path(args.runs[0]), statement.delta)
   for path, published in ((args.report, False), (args.public_report, True)):
     if path:
       # This import is slow, and other commands do not need it.
       from fl_dpftrl.prove.reports import privacy
 
       shown = statement.publishable() if published else statement
-      privacy.write_report(path, shown, setting=_setting(args, statement.delta))
+      privacy.write_report(path, shown, setting=_setting(args, result.verdict, audit))
   model = pathlib.Path(args.runs[-1], 'model.npz') if args.runs else None
   model = model if model and model.exists() else None
   if args.evidence:
@@ -264,7 +257,6 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
   if args.registry:
     from fl_dpftrl.prove.reports import model_card, registry_entry
 
-    audit = _audit(args, statement.delta)
     entry = registry_entry.write_entry(
       args.registry, statement, result.facts, model=model, evidence=args.evidence, audit=audit
     )
@@ -288,94 +280,14 @@ def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | N
   return None if judged is None or judged.held else (flags.ABOVE_BUDGET, str(judged))
 
 
-def _runs(args: argparse.Namespace) -> list[opened_runs.RecordedRun]:
-  options = _opening(args)
-  logs = args.runs or [args.log]
-  tables = _tables(args)
-  opened = [
-    opened_runs.open_run(log, args.strategy, **options, **table) for log, table in zip(logs, tables)
-  ]
-  draws = flags.sampling(args, opened[0].claim.strategy, opened[0].log.num_rounds)
-  if draws is None:
-    return opened
-  if isinstance(draws, schemes.Batches) and args.num_parts is None:
-    raise ValueError('--num_parts is needed: no log shows of how many parts its batches were drawn')
-  if opened[0].claim.participation:
-    raise ValueError('--sampling does not go with a declared schema, which says who takes part')
-  claim = dataclasses.replace(opened[0].claim, participation=draws)
-  return [dataclasses.replace(opened[0], claim=claim)]
-
-
-def _population(args: argparse.Namespace) -> population_runs.PopulationRuns | None:
-  """Returns the population whose folder is given; None for runs."""
-  folders = [path for path in args.runs if population_runs.is_population(path)]
-  if not folders:
-    return None
-  if len(args.runs) > 1:
-    raise ValueError(f'{folders[0]} is a population: give it alone, as it has all of its runs')
-  passed = [n for n in _OF_ONE_RUN if n != 'units' and getattr(args, n) not in (None, [])]
-  if passed:
-    raise ValueError(f'--{passed[0]} does not go with a population, whose ledger says it')
-  return population_runs.opened(folders[0], args.units or ())
-
-
-def _tables(args: argparse.Namespace) -> list[dict[str, Any]]:
-  """Returns the table of units as an option for each run; each of several sites may have its own.
-
-  A person of runs that are not disjoint needs one table of all, whatever the number of its files.
-  """
-  given, number = args.units, max(len(args.runs), 1)
-  if args.sites in (None, 'shared') or not given or len(given) == 1:
-    return [{'units': given}] * number
-  if len(given) != number:
-    raise ValueError(f'--units must be one table for all {number} folders, or {number} tables')
-  return [{'units': [table]} for table in given]
-
-
-def _opening(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the options with which runs are opened; ValueError where flags exclude others."""
-  passed = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
-  where = {'columns': args.columns, 'first_round': args.first_round or 0, 'missing': args.missing}
-  facts = {name: getattr(args, name) for name in _FACTS}
-  if args.runs:
-    for path in filter(os.path.isfile, args.runs):
-      raise ValueError(f'{path} is a file, and no folder of a run; give it as --log={path}')
-    for name in passed:
-      if name not in ('num_rounds', 'units', *where):
-        raise ValueError(f'--{name} does not go with {args.runs[0]}: the folder of a run states it')
-    return {'num_rounds': args.num_rounds, **where}
-  if args.from_counts:
-    for name in ('log', 'columns', 'first_round', 'units', *flags.SAMPLING):
-      if name in passed:
-        raise ValueError(f'--{name} does not go with --from_counts, which holds no rows')
-    for name in ('strategy', 'noise_multiplier', 'num_rounds'):
-      if name not in passed:
-        raise ValueError(f'--{name} is needed with --from_counts')
-    return {'from_counts': args.from_counts, 'missing': args.missing, **facts}
-  for name in ('log', 'strategy'):
-    if name not in passed:
-      raise ValueError(f'--{name} is needed, or the folder of a run')
-  declared = [name for name in _DECLARED if name in passed]
-  if declared and args.units:
-    raise ValueError(
-      f'--{declared[0]} is of devices, and does not go with --units: only a log that cites the'
-      ' table has declared figures by person'
-    )
-  return {**facts, **where}
-
-
-def _audit(args: argparse.Namespace, delta: float) -> 'run_audit.RunAudit | None':
-  """Returns the audit of a run by its canaries; None without, and for several runs."""
-  from fl_dpftrl.prove.auditing import run_audit
-
-  return run_audit.shown(pathlib.Path(args.runs[0]), delta) if len(args.runs) == 1 else None
-
-
-def _setting(args: argparse.Namespace, delta: float) -> 'settings.Setting':
+def _setting(
+  args: argparse.Namespace, judged: verdicts.Verdict | None, audit: 'run_audit.RunAudit | None'
+) -> 'settings.Setting':
+  """Returns what a report says of the run beside its statement."""
   from fl_dpftrl.prove.reports import settings
 
   pairs: list[tuple[str, Any]] = []
-  for name in (*_OF_ONE_RUN, 'sites', 'claim', 'delta', 'adjacency', 'group_size'):
+  for name in (*named_runs.OF_ONE_RUN, 'sites', 'claim', 'delta', 'adjacency', 'group_size'):
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
       pairs.append((name, value))
@@ -386,8 +298,8 @@ def _setting(args: argparse.Namespace, delta: float) -> 'settings.Setting':
     run=', '.join(names),
     command=flags.command_line('replay', pairs, args.runs),
     strategy=args.strategy and os.path.basename(args.strategy),
-    canaries=_audit(args, delta),
-    claimed=_claimed(args),
+    canaries=audit,
+    claimed=judged.claim if judged else None,
   )
 
 
