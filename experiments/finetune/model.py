@@ -93,19 +93,35 @@ class Model:
     return np.zeros((len(self.a), self.a.shape[2], self.config.values), np.float32)
 
   @jax.jit
-  def features(self, tokens: Any) -> jax.Array:
-    """Returns what the lower layers make of tokens [units, time]: [units, time, width]."""
-    x = self.ends['embedding'][jnp.maximum(tokens, 0)]
-    if not self.lower:
-      return x
-    return jax.lax.scan(lambda x, w: (_layer(self.config, x, w), None), x, self.lower)[0]
+  def features(self, tokens: Any) -> Any:
+    """Returns what the lower layers make of tokens [units, time]: [units, time, width].
+
+    Units that begin alike are a pair: beginnings, and what follows, as many units of each in order.
+    Their features are a pair too.
+    """
+    x = jax.tree.map(lambda ids: self.ends['embedding'][jnp.maximum(ids, 0)], tokens)
+    return self._through(x, self.lower) if self.lower else x
 
   def logits(self, features: Any, b: Any, num_words: int | None = None) -> jax.Array:
-    """Returns logits of the first tokens, the most frequent ones, [units, time, num_words]."""
-    step = lambda x, w: (_layer(self.config, x, w[0], w[1:]), None)
-    start = jnp.asarray(features, self.a.dtype)
-    x, _ = jax.lax.scan(step, start, (self.upper, self.a, b))
+    """Returns logits of the first tokens, the most frequent ones, [units, time, num_words].
+
+    Units that begin alike have no logits of their beginnings.
+    """
+    start = jax.tree.map(lambda x: jnp.asarray(x, self.a.dtype), features)
+    x = self._through(start, self.upper, self.a, b)
+    x = x[1] if isinstance(x, tuple) else x
     return _norm(self.config, x, self.ends['norm']) @ self.ends['head'][:num_words].T
+
+  def _through(self, x: Any, *stacks: Any) -> Any:
+    """Returns what layers make of units, or of beginnings and what follows."""
+
+    def step(x: Any, layer: Any) -> tuple[Any, None]:
+      if not isinstance(x, tuple):
+        return _layer(self.config, x, *layer)[0], None
+      beginnings, seen = _layer(self.config, x[0], *layer)
+      return (beginnings, _layer(self.config, x[1], *layer, seen=seen)[0]), None
+
+    return jax.lax.scan(step, x, stacks)[0]
 
   @functools.partial(jax.jit, static_argnames='num_words')
   def updates(
@@ -130,10 +146,10 @@ class Model:
     gradients, losses = jax.grad(total, has_aux=True)(copies)
     return jnp.moveaxis(gradients, 1, 0), losses
 
-  @jax.jit
-  def sums(self, features: Any, targets: Any, b: Any) -> jax.Array:
+  @functools.partial(jax.jit, static_argnames='num_words')
+  def sums(self, features: Any, targets: Any, b: Any, num_words: int | None = None) -> jax.Array:
     """Returns each unit's loss in nats, targets predicted, and targets, [3, units]."""
-    logits = self.logits(features, b)
+    logits = self.logits(features, b, num_words)
     hits = logits.argmax(-1) == targets
     return jnp.stack([_losses(logits, targets).sum(1), hits.sum(1), (targets >= 0).sum(1)])
 
@@ -211,36 +227,44 @@ def _norm(config: Config, x: jax.Array, scale: jax.Array) -> jax.Array:
   return x * jax.lax.rsqrt(mean_square + config.norm_epsilon) * scale
 
 
-def _rotated(config: Config, x: jax.Array) -> jax.Array:
+def _rotated(config: Config, x: jax.Array, start: int) -> jax.Array:
   """Turns neighbouring pairs of x [units, time, heads, size] by position, as GGUF orders them."""
   size = x.shape[-1]
   speed = config.rope_base ** -(jnp.arange(0, size, 2) / size)
-  angle = jnp.arange(x.shape[1])[:, None, None] * speed
+  angle = (start + jnp.arange(x.shape[1]))[:, None, None] * speed
   cos, sin, even, odd = jnp.cos(angle), jnp.sin(angle), x[..., ::2], x[..., 1::2]
   return jnp.stack([even * cos - odd * sin, even * sin + odd * cos], -1).reshape(x.shape)
 
 
-def _layer(config: Config, x: jax.Array, w: Weights, addition: Any = None) -> jax.Array:
-  """Returns a layer of x [units, time, width].
+def _layer(
+  config: Config, x: jax.Array, w: Weights, *addition: Any, seen: Any = None
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+  """Returns a layer of x [units, time, width], and its keys and values.
 
   The addition is A [width, rank], and B [rank, values] or one for each unit, [units, rank, values].
+  Seen are keys and values of earlier tokens, each of as many units in order.
   """
   units, time, _ = x.shape
   y = _norm(config, x, w['attn_norm'])
   v = y @ w['attn_v']
-  if addition is not None:
+  if addition:
     v = v + (y @ addition[0]) @ addition[1]
   heads = lambda z, count: z.reshape(units, time, count, -1)
-  q = _rotated(config, heads(y @ w['attn_q'], config.num_heads))
+  start = 0 if seen is None else seen[0].shape[1]
+  q = _rotated(config, heads(y @ w['attn_q'], config.num_heads), start)
   q = q.reshape(units, time, config.num_groups, -1, q.shape[-1])
-  k = _rotated(config, heads(y @ w['attn_k'], config.num_groups))
+  k = _rotated(config, heads(y @ w['attn_k'], config.num_groups), start)
+  v = heads(v, config.num_groups)
+  if seen is not None:
+    of_units = lambda z: jnp.repeat(z, units // len(z), axis=0)
+    k, v = (jnp.concatenate([of_units(old), z], axis=1) for old, z in zip(seen, (k, v)))
   scores = jnp.einsum('utghc,usgc->ughts', q, k) / q.shape[-1] ** 0.5
-  is_past = jnp.tril(jnp.ones((time, time), bool))
+  is_past = jnp.tril(jnp.ones((time, start + time), bool), start)
   shares = jax.nn.softmax(jnp.where(is_past, scores, -jnp.inf))
-  mixed = jnp.einsum('ughts,usgc->utghc', shares, heads(v, config.num_groups))
+  mixed = jnp.einsum('ughts,usgc->utghc', shares, v)
   x = x + mixed.reshape(x.shape) @ w['attn_output']
   y = _norm(config, x, w['ffn_norm'])
-  return x + (jax.nn.silu(y @ w['ffn_gate']) * (y @ w['ffn_up'])) @ w['ffn_down']
+  return x + (jax.nn.silu(y @ w['ffn_gate']) * (y @ w['ffn_up'])) @ w['ffn_down'], (k, v)
 
 
 def _losses(logits: jax.Array, targets: Any) -> jax.Array:

@@ -3,6 +3,9 @@
 Of each pair of random secrets in one template, a fair coin says which is the text of a made-up
 person, who takes part beside the others. After training, the twin whose loss fell more is guessed
 to be the one. Twins are a replacement, so what guesses bound has 2μ.
+
+All texts are of as many tokens, and those of one name differ in their digits only. So what comes
+before is computed once for several secrets of a name, and losses are of the digits.
 """
 
 import dataclasses
@@ -21,8 +24,8 @@ from fl_dpftrl.support import style
 from fl_dpftrl.support.files import durable
 
 NEVER = 1000  # secrets that nobody wrote, among which those that were trained on are ranked
-_BATCH = 32  # texts
-_DIGITS, _LETTERS = 8, 'abcdefghijklmnopqrstuvwxyz'
+_ROW, _BATCH = 12, 4  # secrets of a name that are computed together, and such rows at a time
+_DIGITS, _NAME, _LETTERS = 8, 6, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -31,8 +34,8 @@ class Task(train.Task):
 
   Attributes:
     num_people: people, whose names come first.
-    twins: tokens of both secrets of each made-up person, those that were trained on first, and of
-      secrets that nobody wrote, int32 [2 · secrets + 1000, tokens + 1].
+    twins: tokens of secrets, int32 [made-up people, secrets of a name, tokens]: of each name, the
+      one that was trained on, its twin, and those that nobody wrote.
   """
 
   num_people: int
@@ -53,42 +56,39 @@ class Task(train.Task):
 def beside(task: train.Task, number: int) -> Task:
   """Returns an unprepared task with made-up people beside its own."""
   generator = np.random.default_rng([task.settings.seed, number])
-  drawn = lambda alphabet, size: ''.join(generator.choice(list(alphabet), size))
-  texts = dict[str, str]()
-  for i in range(number + NEVER):
-    names = [drawn(_LETTERS, 6).capitalize() for _ in range(2)]
-    for twin in range(2 if i < number else 1):
-      texts[f'{i}-{twin}'] = (
-        f'The key of {" ".join(names)} is {" ".join(drawn("0123456789", _DIGITS))}'
-      )
-  length = task.tokens.shape[1] - 1
-  _, _, tokens = data.rows(texts, task.model.tokenizer, length)
-  pairs = tokens[: 2 * number].reshape(number, 2, -1)
-  coins = generator.integers(0, 2, number)
-  trained, other = pairs[np.arange(number), coins], pairs[np.arange(number), 1 - coins]
+  spaced = lambda letters, count: ' '.join(generator.choice(list(letters), count))
+  texts = [
+    f'The key of {name} is {spaced("0123456789", _DIGITS)}'
+    for name in [spaced(_LETTERS, _NAME) for _ in range(number)]
+    for _ in range(2 + -(-NEVER // number))
+  ]
+  length, least = task.tokens.shape[1] - 1, len(task.model.tokenizer.encode(texts[0]).ids) - 1
+  if length < least:
+    raise ValueError(f'--secrets: texts with secrets need --tokens={least} or more')
+  named = {str(i): text for i, text in enumerate(texts)}
+  _, _, tokens = data.rows(named, task.model.tokenizer, length)
+  twins = tokens.reshape(number, -1, length + 1)
+  coins = generator.integers(0, 2, number) == 1
+  twins[coins, :2] = twins[coins, 1::-1]
   fields = {f.name: getattr(task, f.name) for f in dataclasses.fields(train.Task)}
   fields |= {
     'names': task.names + [f'secret {i}' for i in range(number)],
     'starts': np.append(task.starts, task.starts[-1] + 1 + np.arange(number)),
-    'tokens': np.concatenate([task.tokens, trained]),
+    'tokens': np.concatenate([task.tokens, twins[:, 0]]),
     'digest': f'{task.digest}-secrets{number}',
   }
-  twins = np.concatenate([trained, other, tokens[2 * number :]])
-  twins = twins[:, : (twins >= 0).sum(axis=1).max()]
-  return Task(**fields, num_people=len(task.names), twins=twins)
+  return Task(**fields, num_people=len(task.names), twins=twins[..., : least + 1])
 
 
 def remembered(task: Task, trained: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
   """Returns, by the label of each B, how well twins are told apart, with 95 % intervals."""
   before, *after = _losses(task, [task.model.zeros, *trained.values()])
-  return {
-    label: _twin_figures(before - losses, task.num_secrets) for label, losses in zip(trained, after)
-  }
+  return {label: _twin_figures(before - losses) for label, losses in zip(trained, after)}
 
 
-def _twin_figures(falls: np.ndarray, number: int) -> dict[str, Any]:
-  """Returns figures of the falls of losses of so many pairs, and of secrets that nobody wrote."""
-  trained, other, never = np.split(falls, [number, 2 * number])
+def _twin_figures(falls: np.ndarray) -> dict[str, Any]:
+  """Returns figures of the falls of losses of pairs, and of secrets that nobody wrote."""
+  number, (trained, other), never = len(falls), falls[:, :2].T, falls[:, 2:].ravel()
   correct = int((trained > other).sum())
   interval = scipy.stats.binomtest(correct, number).proportion_ci()
   ranks = 1 + (never[None] > trained[:, None]).sum(axis=1)
@@ -97,19 +97,27 @@ def _twin_figures(falls: np.ndarray, number: int) -> dict[str, Any]:
     'accuracy': correct / number,
     'interval': [interval.low, interval.high],
     'lower_mu': guesses.lower_bound(correct, number, number, 0.05) / 2.0,
-    'exposure': float(np.median(math.log2(NEVER + 1) - np.log2(ranks))),
+    'exposure': float(np.median(math.log2(never.size + 1) - np.log2(ranks))),
     'fall': float(np.mean(trained - other)),
   }
 
 
 def _losses(task: Task, models: Sequence[np.ndarray]) -> np.ndarray:
-  """Returns the mean loss of each text of `twins` by each B, shape [models, texts]."""
+  """Returns the loss of the digits of `twins` by each B, shape [models, people, secrets]."""
+  number, count, length = task.twins.shape
+  row = min(count, _ROW)
+  order = np.arange(-(-count // row) * row) % count
+  rows = task.twins[:, order].reshape(-1, row, length)
+  # The last token that all secrets of a name share predicts the first in which they differ.
+  start = int(np.argmax((rows != rows[:, :1]).any(axis=(0, 1)))) - 1
   losses = []
-  for start in range(0, len(task.twins), _BATCH):
-    rows = np.resize(task.twins[start : start + _BATCH], (_BATCH, task.twins.shape[1]))
-    features = task.model.features(rows[:, :-1])  # Of one shape, so that one program is compiled.
-    losses.append([task.model.losses(features, rows[:, 1:], b) for b in models])
-  return np.concatenate(losses, axis=1)[:, : len(task.twins)]
+  for first in range(0, len(rows), _BATCH):  # Of one shape, so that one program is compiled.
+    part = rows[np.arange(first, first + _BATCH) % len(rows)]
+    digits = part[:, :, start:].reshape(-1, length - start)
+    features = task.model.features((part[:, 0, :start], digits[:, :-1]))
+    sums = [task.model.sums(features, digits[:, 1:], b, train.WORDS)[0] for b in models]
+    losses.append(np.asarray(sums)[:, : (len(rows) - first) * row])
+  return np.concatenate(losses, axis=1).reshape(len(models), number, -1)[..., :count]
 
 
 def line(label: str, result: dict[str, Any]) -> str:

@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.logs import keys
-from fl_dpftrl.participation.participation import Participation
-from fl_dpftrl.participation.rules import separations
+from fl_dpftrl.logs import id_spellings
 from fl_dpftrl.support import checks
 
-_MOST = 1 << 22
 _BITS = 22  # of an id, for the number of a canary
 
 
@@ -36,23 +33,14 @@ class Canaries:
   norm: float = 1.0
 
   def __post_init__(self):
-    object.__setattr__(self, 'number', checks.whole(1, _MOST, canaries=self.number))
+    object.__setattr__(self, 'number', checks.whole(1, 1 << _BITS, canaries=self.number))
     object.__setattr__(self, 'norm', checks.between(1e-3, 1e6, canaries_norm=self.norm))
 
-  def check(self, participation: Participation | None, noise_multiplier: float) -> None:
-    """Raises ValueError for a run in which canaries could not be charged like any device."""
-    if not (isinstance(participation, separations.MinSep) and noise_multiplier):
-      raise ValueError('canaries need noise, and a MinSep of devices')
-
-  def period(self, participation: Any) -> int:
-    """Returns the rounds after which it is a canary's turn again, as the schema allows."""
-    apart, times = participation.min_sep, participation.participations
-    is_endless = participation.num_rounds is None
-    return apart if is_endless else apart * max(1, participation.num_rounds // (apart * times))
-
-  def numbers(self, t: int, participation: Any) -> np.ndarray:
+  def numbers(self, t: int, schema: Any) -> np.ndarray:
     """Returns the canaries whose turn round t is, by numbers from 0; the gate may allow fewer."""
-    period = self.period(participation)
+    period = schema.min_sep
+    if schema.num_rounds is not None:
+      period *= max(1, schema.num_rounds // (period * schema.participations))
     return np.arange(t % period, self.number, period)
 
   def ids(self, run: str, kind: pa.DataType) -> pa.Array:
@@ -63,8 +51,8 @@ class Canaries:
       kind: type of the ids in its log, whole numbers or text.
     """
     if not pa.types.is_integer(kind):
-      ids = pa.array([f'{keys.canary(run)}{j}' for j in range(self.number)], pa.string())
-      return ids if pa.types.is_null(kind) else ids.cast(kind)
+      names = [f'{id_spellings.CANARY}{run}-{j}' for j in range(self.number)]
+      return pa.array(names, pa.string() if pa.types.is_null(kind) else kind)
     digest = hashlib.sha256(f'canaries {run}'.encode()).digest()
     first = (int.from_bytes(digest[:8], 'big') >> _BITS << _BITS) - (1 << 63)
     return pa.array(first + np.arange(self.number, dtype=np.int64))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.claims import adaptive_clipping, extra_coordinates, run_claim
+from fl_dpftrl.claims import run_claim
 from fl_dpftrl.mechanisms import base, linear_noise, schemas, workloads
 from fl_dpftrl.support import checks
 
@@ -91,12 +91,9 @@ def expected(claim: run_claim.Claim, num_coordinates: int | None = None) -> Nois
     return None
   if claim.report_goal is None or claim.clip_norm is None:
     return None
-  groups = adaptive_clipping.groups(
-    claim.clip_norm, claim.private_metrics, claim.noise_multiplier, claim.report_goal
-  )
   return noise_to_signal(
     claim.strategy,
-    noise_multiplier=extra_coordinates.update_noise_multiplier(claim.noise_multiplier, groups),
+    noise_multiplier=claim.update_noise_multiplier(),
     report_goal=claim.report_goal,
     num_coordinates=num_coordinates,
     num_rounds=num_rounds,

@@ -96,10 +96,7 @@ class Claim:
       checks.keep(self, checks.positive, 'clip_norm')
     if self.report_goal is not None:
       checks.keep(self, checks.whole, 'report_goal')
-    groups = adaptive.groups(
-      self.clip_norm, self.private_metrics, self.noise_multiplier, self.report_goal or 1
-    )
-    extra_coordinates.update_noise_multiplier(self.noise_multiplier, groups)  # Raises ValueError.
+    self.update_noise_multiplier()  # Raises ValueError.
     if self.participation is not None:
       keep('participation', self.answers.for_claim(self.strategy))
       if self.answers.num_rounds is None:
@@ -113,14 +110,19 @@ class Claim:
         f'population must be the name of one, got {messages.quoted(self.population)}'
       )
     if self.canaries is not None:
-      if not isinstance(self.canaries, canary_claims.Canaries):
-        kind = messages.kind(self.canaries)
-        raise ValueError(f'canaries must be Canaries(number), or None, got {kind}')
-      self.canaries.check(self.participation, self.noise_multiplier)
-      if self.population is not None:
-        raise ValueError('canaries do not go with a population: they would be devices of it')
+      checks.instance(canary_claims.Canaries, canaries=self.canaries)
+      is_schema = isinstance(self.participation, separations.MinSep) and self.population is None
+      if not (is_schema and self.noise_multiplier):  # Else they are not charged like any device.
+        raise ValueError('canaries need noise, and a MinSep of devices without a population')
     for name in ('not_private_metrics', 'trusted_operations'):
       keep(name, _names(name, getattr(self, name)))
+
+  def update_noise_multiplier(self) -> float:
+    """Returns std(Z) / clip_norm of updates, which counts and metrics beside them raise."""
+    groups = adaptive.groups(
+      self.clip_norm, self.private_metrics, self.noise_multiplier, self.report_goal or 1
+    )
+    return extra_coordinates.update_noise_multiplier(self.noise_multiplier, groups)
 
   @property
   def answers(self) -> Participation:

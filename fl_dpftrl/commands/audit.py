@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> Result:
 def verdict(args: argparse.Namespace, result: Result) -> tuple[int, str] | None:
   """Returns exit status 4 and the failed checks, or None if every check passed."""
   del args
-  names = ', '.join(check.name for check in result.failed)
-  return (flags.NOT_KEPT, f'the claim does not hold; failed checks: {names}') if names else None
+  failed = f'the claim does not hold; failed checks: {result.names}'
+  return (flags.NOT_KEPT, failed) if result.names else None
 
 
 def show(result: Result) -> str:

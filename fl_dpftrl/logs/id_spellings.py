@@ -11,17 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.logs import keys
 from fl_dpftrl.support.text import messages
 
 _WHOLE = r'^[+-]?[0-9]+$'
 # Texts of floats. Those like 1e5 may be hexadecimal, and are numbers where all ids are.
 _FLOAT = r'^[+-]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?[0-9]+[eE][+-][0-9]+$'
 _EITHER = r'^[0-9]+[eE][0-9]+$'
-_OTHER, _IS_WHOLE, _IS_FLOAT, _IS_EITHER = range(4)
+_OTHER, _IS_WHOLE, _IS_FLOAT, _IS_EITHER, _IS_CANARY = range(5)
 _BLOCK = 1 << 15  # ids, of which there is a copy at a time
 # A key of a number is a hash of it, and in its last bits how many characters are before it.
 _SPELLING = np.uint64(2**11 - 1)
+
+CANARY = 'canary-'
+"""How text ids of canaries begin, which say nothing of how devices are spelt."""
 
 COLLIDES = 'has zeros or a sign before a number that is an id too, or is a number beside a float'
 """Words on an id that no log takes beside those that it has."""
@@ -114,7 +116,7 @@ class RecordedSpellings:
 
   def __init__(self):
     self._keys: list[np.ndarray] = []  # Each sorted, and more than twice as long as the next.
-    self._has = np.zeros(4, bool)  # By kind.
+    self._has = np.zeros(5, bool)  # By kind.
 
   def collisions(self, ids: pa.Array) -> np.ndarray:
     """Returns which ids no reader would take beside those so far, or beside others of these."""
@@ -158,13 +160,6 @@ class RecordedSpellings:
       near = part[np.maximum(places, 0)]
       recorded = np.where((near | _SPELLING) == (keys | _SPELLING), near, recorded)
     return recorded
-
-
-def without_canaries(ids: pa.Array, run: str) -> pa.Array:
-  """Returns ids without those of canaries, which say nothing of how devices are spelt."""
-  if pa.types.is_integer(ids.type):
-    return ids
-  return ids.filter(pc.invert(pc.starts_with(ids, keys.canary(run))))
 
 
 def check(ids: pa.Array, name: str) -> None:
@@ -224,6 +219,7 @@ def _kinds(ids: pa.Array) -> np.ndarray:
   numbers = ids.take(pa.array(places))
   for kind, pattern in ((_IS_WHOLE, _WHOLE), (_IS_FLOAT, _FLOAT), (_IS_EITHER, _EITHER)):
     kinds[places[_matches(numbers, pattern)]] = kind
+  kinds[pc.starts_with(ids, CANARY).to_numpy(zero_copy_only=False)] = _IS_CANARY
   return kinds
 
 

@@ -14,12 +14,6 @@ METADATA_KEY = 'fl_dpftrl.metadata_sha256'
 OWN_KEYS = (VERSION_KEY, NUM_ROUNDS_KEY, CHAIN_KEY, RUN_KEY, UNITS_KEY, METADATA_KEY)
 """Keys that a log sets itself."""
 
-
-def canary(run: str) -> str:
-  """Returns how the text ids of canaries of a run begin, which no device has."""
-  return f'canary-{run}-'
-
-
 # JSON of the claim of the run, and SHA-256 of that text.
 CLAIM_KEY = 'fl_dpftrl.claim'
 CLAIM_DIGEST_KEY = 'fl_dpftrl.claim_sha256'

@@ -144,7 +144,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     if self._state.kinds == {ledger_format.NUMBERS}:
       self._num_spelt = self.num_rounds
     for t in range(self._num_spelt, self.num_rounds):
-      self._spellings.add(id_spellings.without_canaries(self.column(t), self.run))
+      self._spellings.add(self.column(t))
       self._num_spelt = t + 1
     return self._spellings
 
@@ -211,8 +211,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     rows, next_state = ledger_format.next_rounds(state, columns, timestamp, units)
     texts = [column for column in columns if len(column)]
     if texts and ledger_format.TEXT in next_state.kinds:
-      ids = id_spellings.without_canaries(pa.concat_arrays(texts), self.run)
-      if self.spellings.collisions(ids).any():
+      if self.spellings.collisions(pa.concat_arrays(texts)).any():
         raise ValueError(f'device_ids: one {id_spellings.COLLIDES}; write each in one spelling')
     return rows, next_state
 

@@ -15,8 +15,7 @@ from fl_dpftrl.prove.auditing import subjects
 class Audited:
   """Subject of an audit; see `prove.auditing.subjects.Subject`.
 
-  Each run has a folder and a seed of its own, which go with it. Zeros are added to a round with
-  fewer updates than the report goal.
+  Each run has a folder and a seed of its own, which go with it.
   """
 
   def __init__(
@@ -49,10 +48,8 @@ class Audited:
     ):
       warnings.simplefilter('ignore', UserWarning)  # Its sums are of more updates than the goal.
       for t in range(num_rounds):
-        updates = [np.split(np.asarray(update, np.float32), ends) for update in cohorts(t)]
-        updates += [zeros] * (self._report_goal - len(updates))
-        with aggregator.round(range(len(updates))) as round_:
-          for update in updates:
-            round_.add(update)
+        updates = np.array(cohorts(t), np.float32)
+        with aggregator.round(range(len(updates)), at_least=1) as round_:
+          round_.add_batch(np.split(updates, ends, axis=1))
         released[t] = self._report_goal * np.concatenate(round_.mean).astype(np.float64)
     return released

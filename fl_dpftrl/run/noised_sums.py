@@ -9,8 +9,6 @@ from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.prove.auditing import canary_records
 from fl_dpftrl.run import noise_rows, release, released, structures, sums
 
-_AT_ONCE = 1 << 22  # coordinates of canaries that are made together
-
 
 class NoisedSums:
   """The sum of a round's updates, and its release with the row of noise of the round.
@@ -38,14 +36,11 @@ class NoisedSums:
 
   def begin(self, canaries: np.ndarray) -> float:
     """Begins the sum of a round with updates of canaries, by numbers; returns its clip norm."""
-    clip_norm, claim = self.table.clip_norm, self.coordinates.claim
+    clip_norm = self.table.clip_norm
     self._sum.begin(clip_norm)
-    if self._records is not None and claim.canaries is not None:
-      sending = canaries[self._records.coins[canaries]]
-      at_once = max(1, _AT_ONCE // self.template.size)
-      for first in range(0, sending.size, at_once):
-        updates = self._records.updates(sending[first : first + at_once])
-        self._sum.add([updates * np.float32(claim.canaries.norm * clip_norm)])
+    if self._records is not None:
+      for updates in self._records.updates(canaries, clip_norm):
+        self._sum.add([updates])
     return clip_norm
 
   def prepare(self) -> None:

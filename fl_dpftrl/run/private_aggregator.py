@@ -165,11 +165,10 @@ class PrivateAggregator(live_run.LiveRun):
       path = self.folder / released.NAME
       table = released.ReleasedTable(path, coordinates, self.guard.log.run, self.next_round)
       undo.callback(table.close)
+      begun_run = self.guard.log.run, self.template.size, self.next_round
       records = None
       if canaries is not None:
-        records = canary_records.CanaryRecords(
-          self.folder, canaries, self.guard.log.run, self.template.size, self.next_round
-        )
+        records = canary_records.CanaryRecords(self.folder, canaries, *begun_run)
       self._noised = noised_sums.NoisedSums(
         self.template, coordinates, rows, table, zeroing_norm=self.zeroing_norm, records=records
       )
@@ -273,16 +272,9 @@ class PrivateAggregator(live_run.LiveRun):
 
   def subject(self, *, num_coordinates: int, seed: int | None = None) -> audited.Audited:
     """Returns what `dpftrl.audit` runs in place of this aggregator, in folders of its own."""
-    return audited.Audited(
-      self.strategy,
-      num_coordinates=num_coordinates,
-      seed=seed,
-      report_goal=self.report_goal,
-      kind=type(self),
-      noise_multiplier=self.noise_multiplier,
-      clip_norm=self.clip_norm,
-      zeroing_norm=self.zeroing_norm,
-    )
+    names = ('noise_multiplier', 'clip_norm', 'report_goal', 'zeroing_norm')
+    options = {name: getattr(self, name) for name in names} | {'kind': type(self)}
+    return audited.Audited(self.strategy, num_coordinates=num_coordinates, seed=seed, **options)
 
   def _close_files(self) -> None:
     self._noised.close()

@@ -1,6 +1,5 @@
 """TFF aggregation processes as subjects of an audit, run in this process."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,39 +9,32 @@ import tensorflow_federated as tff
 import tff_inprocess
 from fl_dpftrl.prove.auditing import subjects
 
-_Factory = tff.aggregators.UnweightedAggregationFactory
-
-
-def value_type(num_coordinates: int) -> tff.Type:
-  """Returns the type of updates that factories are audited with: three tensors."""
-  first, *rest = subjects.tensor_sizes(num_coordinates)
-  shapes = [[first // 2, 2], *([size] for size in rest)]
-  return tff.to_type([tff.TensorType(np.float32, shape) for shape in shapes])
-
 
 class Process:
-  """A TFF process, run from `initialize` on for each run."""
+  """A user's aggregator, run from `initialize` on for each run."""
 
-  def __init__(
-    self,
-    process: tff.templates.AggregationProcess,
-    *,
-    divisor: float,
-    seed: int | None,
-    description: str,
-  ):
-    self.description = description
-    self._process, self._divisor = process, divisor
-    self._context = tff_inprocess.InProcessContext(seed=seed)
-    if process.is_weighted:
-      raise ValueError('aggregator weights updates; an audit needs one without weights')
-    updates = process.next.type_signature.parameter[1].member
-    if not tff.types.is_structure_of_tensors(updates):
-      raise ValueError(f'aggregator must take tensors, got values of type {updates}')
-    self._template = tff.types.type_to_tf_tensor_specs(updates)
+  def __init__(self, aggregator: Any, *, divisor: float, num_coordinates: int, seed: int | None):
+    """Takes a process, or a factory, which gets three tensors; ValueError for any other."""
+    self.description = f'{type(aggregator).__name__}, in process'
+    if isinstance(aggregator, tff.aggregators.UnweightedAggregationFactory):
+      first, *rest = subjects.tensor_sizes(num_coordinates)
+      shapes = [[first // 2, 2], *([size] for size in rest)]
+      aggregator = aggregator.create(tff.to_type([tff.TensorType(np.float32, s) for s in shapes]))
+    if not isinstance(aggregator, tff.templates.AggregationProcess) or aggregator.is_weighted:
+      raise ValueError(
+        'aggregator must be an AggregationProcess or a factory without weights, got'
+        f' {self.description}'
+      )
+    updates = aggregator.next.type_signature.parameter[1].member
+    has_tensors = tff.types.is_structure_of_tensors(updates)
+    self._template = tff.types.type_to_tf_tensor_specs(updates) if has_tensors else None
     specs = tf.nest.flatten(self._template)
-    if any(s.dtype != tf.float32 or not s.shape.is_fully_defined() for s in specs):
-      raise ValueError(f'aggregator must take float32 of known shapes, got {updates}')
+    if not has_tensors or any(
+      s.dtype != tf.float32 or not s.shape.is_fully_defined() for s in specs
+    ):
+      raise ValueError(f'aggregator must take float32 tensors of known shapes, got {updates}')
+    self._process, self._divisor = aggregator, divisor
+    self._context = tff_inprocess.InProcessContext(seed=seed)
     self._shapes = [tuple(spec.shape) for spec in specs]
     self.sizes = tuple(spec.shape.num_elements() for spec in specs)
 
@@ -51,32 +43,13 @@ class Process:
     with tff.framework.get_context_stack().install(self._context):
       state = self._process.initialize()
       for t in range(num_rounds):
-        output = self._process.next(state, self._values(cohorts(t)))
+        output = self._process.next(state, [self._packed(update) for update in cohorts(t)])
         state = output.state
         parts = [np.asarray(part, np.float64).ravel() for part in tf.nest.flatten(output.result)]
         released[t] = self._divisor * np.concatenate(parts)
     return released
 
-  def _values(self, updates: Sequence[np.ndarray]) -> list[Any]:
-    structures: dict[int, Any] = {}
-    for update in updates:
-      if id(update) not in structures:
-        parts = np.split(np.asarray(update, np.float32), np.cumsum(self.sizes)[:-1])
-        shaped = [part.reshape(shape) for part, shape in zip(parts, self._shapes)]
-        structures[id(update)] = tf.nest.pack_sequence_as(self._template, shaped)
-    return [structures[id(update)] for update in updates]
-
-
-def adopted(aggregator: Any, *, divisor: float, num_coordinates: int, seed: int | None) -> Process:
-  """Returns a user's aggregator as a subject."""
-  if isinstance(aggregator, _Factory):
-    process = aggregator.create(value_type(num_coordinates))
-  elif isinstance(aggregator, tff.templates.AggregationProcess):
-    process = aggregator
-  else:
-    raise ValueError(
-      'aggregator must be an AggregationProcess or a factory without weights, got'
-      f' {type(aggregator).__name__}'
-    )
-  name = type(aggregator).__name__
-  return Process(process, divisor=divisor, seed=seed, description=f'{name}, in process')
+  def _packed(self, update: np.ndarray) -> Any:
+    parts = np.split(np.asarray(update, np.float32), np.cumsum(self.sizes)[:-1])
+    shaped = [part.reshape(shape) for part, shape in zip(parts, self._shapes)]
+    return tf.nest.pack_sequence_as(self._template, shaped)

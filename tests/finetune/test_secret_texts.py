@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.finetune import secret_texts, train
+from experiments.finetune import data, secret_texts, train
 from tests.finetune import small
 
 
@@ -30,10 +30,31 @@ def test_made_up_people_take_part_beside_the_others():
     assert numbers[: plain.settings.cohort].tolist() == plain.units_of_round(t).tolist()
   beside = np.concatenate([numbers[plain.settings.cohort :] for numbers in rounds])
   assert sorted(beside) == list(range(30, 58)) and task.num_secrets == 28
-  trained_on, other = task.twins[:28], task.twins[28:56]
+  trained_on, other, *never = task.twins.swapaxes(0, 1)
   assert (trained_on != other).any(axis=1).all()
-  assert (trained_on[:, :12] == other[:, :12]).all() and len(task.twins) == 56 + secret_texts.NEVER
+  assert (task.twins[:, :, :25] == trained_on[:, None, :25]).all()  # The names, and no digit.
+  assert 28 * (len(never) - 1) < secret_texts.NEVER <= 28 * len(never)
   assert (task.tokens[-28:, : trained_on.shape[1]] == trained_on).all()
+
+
+@pytest.mark.parametrize('number', [1, 28, 700])
+def test_losses_are_those_of_the_digits_of_each_text_by_itself(number):
+  """Beginnings are computed once for secrets of a name, and none sees the digits of another."""
+  task = secret_texts.beside(small.task(length=48), number)
+  b = np.random.default_rng(number).normal(size=task.model.zeros.shape).astype(np.float32)
+  losses = secret_texts._losses(task, [task.model.zeros, b])
+  assert losses.shape == (2, *task.twins.shape[:2])
+  texts = task.twins.reshape(-1, task.twins.shape[2])
+  targets = texts[:, 1:].copy()
+  targets[:, : (task.twins == task.twins[:, :1]).all(axis=(0, 1)).argmin() - 1] = data.PADDING
+  for scale, of_model in zip((0.0, 1.0), losses):
+    total, _, _ = task.model.sums(task.model.features(texts[:, :-1]), targets, scale * b)
+    np.testing.assert_allclose(of_model.ravel(), total, rtol=1e-5)
+
+
+def test_texts_that_do_not_fit_are_refused():
+  with pytest.raises(ValueError, match='--secrets: texts with secrets need --tokens=40 or more'):
+    secret_texts.beside(small.task(length=39), 4)
 
 
 @pytest.mark.slow
@@ -41,7 +62,7 @@ def test_the_twin_that_a_model_was_trained_on_is_told_and_stands_out(tmp_path):
   task = prepared(number=1)
   b, statement = trained(task, tmp_path / 'run', math.inf)
   assert statement.num_devices == 28 + 1
-  before, told = b, 'without noise'
+  before, told, b = b, 'without noise', task.model.zeros
   nothing = secret_texts.remembered(task, {told: task.model.zeros})[told]
   assert nothing['accuracy'] == 0.0 and nothing['lower_mu'] == 0.0  # No loss fell.
   for _ in range(20):  # Of the secret only, without clipping.

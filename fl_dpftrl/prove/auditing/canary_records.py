@@ -10,7 +10,7 @@ before the first round.
 import hashlib
 import io
 import pathlib
-import re
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from fl_dpftrl.support.files import durable, mark
 NAME = 'canaries'
 """Name of the folder in that of a run."""
 
-_SECRET, _RELEASE = 'secret.json', re.compile(r'release-(\d{9})\.npy')
+_AT_ONCE = 1 << 22  # coordinates of updates that are made together
 
 
 class CanaryRecords:
@@ -54,52 +54,51 @@ class CanaryRecords:
       ValueError: for more canaries than directions, and the secret of another run or model.
       LostStateError: for a secret that is gone or damaged, whose canaries cannot go on.
     """
-    self._folder, path = folder / NAME, folder / NAME / _SECRET
-    if not path.exists() and not num_rounds and num_coordinates is not None:
+    self._folder, self._norm = folder / NAME, canaries.norm
+    path = self._folder / 'secret.json'
+    if not (path.exists() or num_rounds):
       self._folder.mkdir(mode=0o700, exist_ok=True)
       seed = normals.system_seed().hex()
       durable.write(path, {'seed': seed, 'run': run, 'num_coordinates': num_coordinates})
       durable.sync_names(self._folder)
     try:
       facts = durable.read(path)
-      self._seed, self._num_coordinates = (
-        bytes.fromhex(facts['seed']),
-        int(facts['num_coordinates']),
-      )
+      self._seed, size = bytes.fromhex(facts.pop('seed')), int(facts['num_coordinates'])
     except (ValueError, KeyError, OSError) as error:
       raise mark.LostStateError(f'{path} is gone or damaged, and tells the coins') from error
-    if facts.keys() != {'seed', 'run', 'num_coordinates'}:
-      raise mark.LostStateError(f'{path} is of a later version, which may mean other coins')
-    if facts['run'] != run or num_coordinates not in (None, self._num_coordinates):
-      raise ValueError(f'{path} is of another run, or of updates of another size')
-    self.size = 1 << (self._num_coordinates.bit_length() - 1)
+    if facts != {'run': run, 'num_coordinates': num_coordinates or size}:
+      raise ValueError(f'{path} is of another run or size of updates, or is of a later version')
+    self._num_coordinates, self.size = size, 1 << (size.bit_length() - 1)
     if canaries.number > self.size:
       raise ValueError(
         f'canaries={canaries.number} must be at most {self.size}, the largest power of 2 within the'
-        f' {self._num_coordinates} coordinates of an update'
+        f' {size} coordinates of an update'
       )
-    bits = np.unpackbits(self._drawn('coins', -(-canaries.number // 8)))
-    self.coins = bits[: canaries.number].astype(bool)
-    keys = self._drawn('coordinates', 8 * self._num_coordinates).view('<u8')
+    self.coins = self._bits('coins', canaries.number).astype(bool)
+    keys = self._drawn('coordinates', 8 * size).view('<u8')
     self._places = np.argsort(keys, kind='stable')[: self.size]
-    bits = np.unpackbits(self._drawn('signs', -(-self.size // 8)))[: self.size]
-    self._signs = 1.0 - 2.0 * bits
+    self._signs = (1.0 - 2.0 * self._bits('signs', self.size)) / np.sqrt(self.size)
 
   def _drawn(self, purpose: str, num_bytes: int) -> np.ndarray:
     """Returns secret random bytes, which no release of NumPy draws otherwise."""
     drawn = hashlib.shake_256(self._seed + purpose.encode()).digest(num_bytes)
     return np.frombuffer(drawn, np.uint8)
 
-  def updates(self, numbers: np.ndarray) -> np.ndarray:
-    """Returns the directions of some canaries, float32, shape [numbers, coordinates], of norm 1."""
-    rows = np.ones((len(numbers), 1), np.float32)
-    for bit in range(self.size.bit_length() - 1):
-      rows = np.hstack(
-        [rows, rows * (1.0 - 2.0 * (numbers >> bit & 1))[:, None].astype(np.float32)]
-      )
-    updates = np.zeros((len(numbers), self._num_coordinates), np.float32)
-    updates[:, self._places] = rows * (self._signs / np.sqrt(self.size)).astype(np.float32)
-    return updates
+  def _bits(self, purpose: str, count: int) -> np.ndarray:
+    return np.unpackbits(self._drawn(purpose, -(-count // 8)), count=count)
+
+  def updates(self, numbers: np.ndarray, clip_norm: float) -> Iterator[np.ndarray]:
+    """Yields the updates of those canaries that send one, float32, shape [some, coordinates]."""
+    sending = numbers[self.coins[numbers], None]
+    at_once = max(1, _AT_ONCE // self._num_coordinates)
+    for first in range(0, len(sending), at_once):
+      some = sending[first : first + at_once]
+      rows = np.full((len(some), 1), self._norm * clip_norm, np.float32)
+      for bit in range(self.size.bit_length() - 1):
+        rows = np.hstack([rows, rows * np.float32(1 - 2 * (some >> bit & 1))])
+      updates = np.zeros((len(some), self._num_coordinates), np.float32)
+      updates[:, self._places] = rows * np.float32(self._signs)
+      yield updates
 
   def put(self, t: int, released: np.ndarray) -> None:
     """Stores a round's products with all directions, durably, before the round is released.
@@ -108,33 +107,29 @@ class CanaryRecords:
       t: the round.
       released: its sum of updates with noise, in standard deviations of Z.
     """
-    values = self._signs / np.sqrt(self.size) * released[self._places]
-    width = 1
+    values, width = self._signs * released[self._places], 1
     while width < self.size:  # The transform of Walsh and Hadamard.
       first, second = values.reshape(-1, 2, width).swapaxes(0, 1)
       values = np.stack([first + second, first - second], axis=1).ravel()
       width *= 2
     content = io.BytesIO()
     np.save(content, values.astype(np.float32))
-    path = self._folder / f'release-{t:09d}.npy'
-    durable.write_durably(path, content.getvalue(), private=True)
+    durable.write_durably(self._path(t), content.getvalue(), private=True)
 
   def releases(self, rounds: list[int], part: slice) -> np.ndarray:
     """Returns the products of some rounds with a part of the directions, shape [rounds, part]."""
-    return np.array([self._release(t)[part] for t in rounds], np.float64)
+    rows = []
+    for path in map(self._path, rounds):
+      try:
+        rows.append(np.load(path, mmap_mode='r').reshape(self.size)[part])
+      except (ValueError, OSError, EOFError) as error:
+        raise refusals.LogError(f'{path}: is damaged or gone, {error}; put it back') from error
+    return np.array(rows, np.float64)
 
-  def _release(self, t: int) -> np.ndarray:
-    path = self._folder / f'release-{t:09d}.npy'
-    try:
-      products = np.load(path, mmap_mode='r')
-    except (ValueError, OSError, EOFError) as error:
-      raise refusals.LogError(f'{path}: is damaged or gone, {error}; put it back') from error
-    if products.shape != (self.size,):
-      raise refusals.LogError(f'{path}: is of updates of another size; put it back')
-    return products
+  def _path(self, t: int) -> pathlib.Path:
+    return self._folder / f'release-{t:09d}.npy'
 
 
 def released_rounds(folder: pathlib.Path) -> list[int]:
   """Returns the rounds of a run's folder that released beside canaries, ascending."""
-  matches = (_RELEASE.fullmatch(path.name) for path in (folder / NAME).glob('*.npy'))
-  return sorted(int(match[1]) for match in matches if match)
+  return sorted(int(path.stem[-9:]) for path in (folder / NAME).glob('release-?????????.npy'))

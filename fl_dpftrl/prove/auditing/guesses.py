@@ -13,10 +13,12 @@ inequalities force mass on smaller W too; where it passes 1, μ is refuted at th
 Source: Mahloujifar, Melis and Chaudhuri 2024 (Auditing f-differential privacy in one run).
 """
 
+import bisect
+
 import scipy
 
 _MARGIN = 1e-9  # relative, of floating-point numbers
-_MOST, _STEPS = 64.0, 48  # the largest μ that is tried, and halvings
+_STEP, _STEPS = 2.0**-42, 1 << 48  # values of μ that are tried
 
 
 def number_of(num_canaries: int) -> int:
@@ -48,13 +50,5 @@ def is_refuted(mu: float, correct: int, num_guesses: int, num_canaries: int, lev
 
 def lower_bound(correct: int, num_guesses: int, num_canaries: int, level: float) -> float:
   """Returns the largest μ that is refuted, less at most 2⁻⁴²; 0 if none is."""
-  if not is_refuted(0.0, correct, num_guesses, num_canaries, level):
-    return 0.0
-  low, high = 0.0, _MOST
-  for _ in range(_STEPS):
-    middle = 0.5 * (low + high)
-    if is_refuted(middle, correct, num_guesses, num_canaries, level):
-      low = middle
-    else:
-      high = middle
-  return low
+  stands = lambda step: not is_refuted(step * _STEP, correct, num_guesses, num_canaries, level)
+  return max(0, bisect.bisect_left(range(_STEPS), True, key=stands) - 1) * _STEP

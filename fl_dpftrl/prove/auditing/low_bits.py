@@ -20,22 +20,22 @@ _LEAST_EXPECTED = 10.0  # counts of a cell
 def check(present: np.ndarray, absent: np.ndarray, alpha: float) -> result.Check:
   """Compares how many zeros end the significands of numbers of one size."""
   tables = [_table(np.float32(released).ravel()) for released in (present, absent)]
-  statistic, freedom, worst, where = 0.0, 0, 0.0, ''
-  for exponent in sorted(set(tables[0]) | set(tables[1])):
+  statistic, freedom = 0.0, 0
+  for exponent in set(tables[0]) | set(tables[1]):
     pair = np.array([table.get(exponent, np.zeros(_MOST_ZEROS + 1)) for table in tables])
-    merged = _merged(pair)
-    if merged.shape[1] < 2:  # Too few, or all alike.
-      continue
-    test = scipy.stats.chi2_contingency(merged, correction=False)
-    statistic, freedom = statistic + test.statistic, freedom + test.dof
-    if test.statistic / max(1, test.dof) > worst:
-      worst = test.statistic / max(1, test.dof)
-      where = f'numbers from 2^{exponent - 1} to 2^{exponent}'
+    pair = pair[:, np.argsort(pair.sum(axis=0), kind='stable')]
+    expected = pair.sum(axis=0) * pair.sum(axis=1).min() / max(1, pair.sum())
+    num_rare = max(  # Merged with one more column until enough is expected of all.
+      (expected < _LEAST_EXPECTED).sum(), 1 + (np.cumsum(expected) < _LEAST_EXPECTED).sum()
+    )
+    cells = np.column_stack([pair[:, :num_rare].sum(axis=1), pair[:, num_rare:]])
+    if cells.shape[1] > 1:
+      test = scipy.stats.chi2_contingency(cells, correction=False)
+      statistic, freedom = statistic + test.statistic, freedom + test.dof
   return result.Check(
     name='low_bits',
     statistic=float(statistic),
     highest=float(scipy.stats.chi2.isf(alpha, freedom)) if freedom else None,
-    where=where,
     meaning='the last bits of released numbers show that a device took part',
   )
 
@@ -49,18 +49,3 @@ def _table(values: np.ndarray) -> dict[int, np.ndarray]:
     int(exponent): np.bincount(zeros[exponents == exponent], minlength=_MOST_ZEROS + 1)
     for exponent in np.unique(exponents)
   }
-
-
-def _merged(pair: np.ndarray) -> np.ndarray:
-  """Merges columns of a table of two rows until each is expected to have enough."""
-  share = pair.sum(axis=1).min() / max(1, pair.sum())
-  merged: list[np.ndarray] = []
-  for column in pair.T[::-1]:
-    if merged and merged[-1].sum() * share < _LEAST_EXPECTED:
-      merged[-1] = merged[-1] + column
-    else:
-      merged.append(column)
-  if len(merged) > 1 and merged[-1].sum() * share < _LEAST_EXPECTED:
-    last = merged.pop()
-    merged[-1] = merged[-1] + last
-  return np.array(merged).T

@@ -115,12 +115,11 @@ def _noised(noise: NoiseSamples) -> result.Check:
   for tensor, count in zip(*np.unique(noise.tensors[constant], return_counts=True)):
     size = int((noise.tensors == tensor).sum())
     where.append(f'tensor {tensor}: {count:,} of {size:,} coordinate{"s" * (size > 1)}')
-  shown = where if len(where) <= 4 else [*where[:4], f'{len(where) - 4} more']
   return result.Check(
     name='coordinates_noised',
     statistic=float(constant.sum()),
     highest=0.0,
-    where=', '.join(shown),
+    where=', '.join(where),
     meaning='coordinates are released without any noise, so ε is infinite',
   )
 
@@ -130,9 +129,7 @@ def _shape(whitened: np.ndarray, alpha: float) -> result.Check:
   scales = np.sqrt(np.square(whitened).mean(axis=(0, 2), keepdims=True))
   distance = 1.0
   if (scales > 0.0).all():
-    ordered = scipy.special.ndtr(np.sort((whitened / scales).ravel()))
-    steps = np.arange(ordered.size + 1) / ordered.size
-    distance = float(max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max()))
+    distance = float(scipy.stats.kstest((whitened / scales).ravel(), 'norm').statistic)
   return result.Check(
     name='noise_shape',
     statistic=distance,

@@ -76,17 +76,19 @@ def audit(
   strategy = files.resolved(strategy, schema.num_rounds)
   schemas.check_num_rounds(strategy, schema.num_rounds)  # Of a run without an end, name fewer.
   claim = accountant.account(strategy, schema, noise_multiplier=noise_multiplier, delta=delta)
-  _check(schema, num_draws, clip_norm, divisor, seed)
-  size = -(-num_draws // (2 * _RUNS))
-  claimed: dict[str, Any] = {'noise_multiplier': noise_multiplier, 'clip_norm': clip_norm}
+  checks.whole(1, _MOST_ROUNDS, num_rounds=schema.num_rounds)
+  checks.whole(_LEAST_DRAWS, num_draws=num_draws)
+  checks.positive(clip_norm=clip_norm, divisor=divisor)
+  options: dict[str, Any] = {'num_coordinates': -(-num_draws // (2 * _RUNS))}
+  options['seed'] = seed if seed is None else checks.whole(0, seed=seed)
   subject: subjects.Subject
   if hasattr(aggregator, 'subject'):  # It says itself how it is run.
-    subject = aggregator.subject(num_coordinates=size, seed=seed)
+    subject = aggregator.subject(**options)
   elif aggregator is not None:
-    subject = _processes().adopted(aggregator, divisor=divisor, num_coordinates=size, seed=seed)
+    subject = _module(_PROCESSES).Process(aggregator, divisor=divisor, **options)
   else:
-    ours: Any = importlib.import_module(_OURS)
-    subject = ours.Audited(strategy, num_coordinates=size, seed=seed, **claimed)
+    options |= {'noise_multiplier': noise_multiplier, 'clip_norm': clip_norm}
+    subject = _module(_OURS).Audited(strategy, **options)
   size = sum(subject.sizes)
   if size < _LEAST_COORDINATES:
     raise ValueError(f'updates must have at least {_LEAST_COORDINATES} coordinates, got {size}')
@@ -141,21 +143,9 @@ def _run(subject: subjects.Subject, last: np.ndarray, num_rounds: int) -> np.nda
   return released
 
 
-def _processes() -> Any:
-  """Returns the module of TFF subjects, which loads TensorFlow."""
+def _module(name: str) -> Any:
+  """Returns a module of subjects; ValueError without TensorFlow, if it needs that."""
   try:
-    return importlib.import_module(_PROCESSES)
+    return importlib.import_module(name)
   except ImportError as e:
     raise ValueError(f'aggregator: only one of TensorFlow Federated can be run ({e})') from None
-
-
-def _check(schema, num_draws, clip_norm, divisor, seed):
-  if schema.num_rounds > _MOST_ROUNDS:
-    raise ValueError(
-      f'num_rounds={schema.num_rounds} is beyond the {_MOST_ROUNDS} rounds of an audit;'
-      ' audit the first rounds of the run'
-    )
-  checks.whole(_LEAST_DRAWS, num_draws=num_draws)
-  checks.positive(clip_norm=clip_norm, divisor=divisor)
-  if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-    raise ValueError(f'seed must be a whole number or None, got {seed!r}')

@@ -10,7 +10,7 @@ from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Check:
   """One test of the audit.
 
@@ -43,10 +43,9 @@ class Check:
 
   def to_json(self) -> json_files.Object:
     """Returns the check as a JSON object; a statistic without a value is null."""
-    finite = math.isfinite(self.statistic)
     return {
       'name': self.name,
-      'statistic': self.statistic if finite else None,
+      'statistic': self.statistic if math.isfinite(self.statistic) else None,
       'threshold': {'lowest': self.lowest, 'highest': self.highest},
       'passed': self.passed,
       'where': self.where,
@@ -55,9 +54,10 @@ class Check:
 
 
 class Checked:
-  """A result with checks, in a fixed order."""
+  """A result with checks, in a fixed order, and a summary in words."""
 
   checks: Any  # A tuple of `Check`.
+  summary: Any
 
   @property
   def passed(self) -> bool:
@@ -70,13 +70,22 @@ class Checked:
     return [check for check in self.checks if not check.passed]
 
   @property
+  def names(self) -> str:
+    """Names of the checks that did not pass, '' for none."""
+    return ', '.join(check.name for check in self.failed)
+
+  @property
   def rows(self) -> list[json_files.Object]:
     """A row for each check."""
     names = ('name', 'result', 'statistic', 'lowest', 'highest', 'where')
     return [{name: getattr(check, name) for name in names} for check in self.checks]
 
+  def __repr__(self) -> str:
+    title = f'{type(self).__name__}: {"passed" if self.passed else "FAILED"}'
+    return tables.at_a_prompt(title, tables.table(self.summary).splitlines())
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Audit(Checked):
   """Claim of a mechanism, and the checks of what it releases.
 
@@ -99,39 +108,25 @@ class Audit(Checked):
   checks: tuple[Check, ...]
 
   @property
-  def claimed_epsilon(self) -> float:
-    """ε of the claim at its δ."""
-    return self.claim.epsilon()
-
-  @property
   def summary(self) -> json_files.Object:
     """The verdict, and what it is of."""
-    names = ', '.join(check.name for check in self.failed)
     passed = f'passed: {len(self.checks)} checks found no difference from the claim'
     return {
       'subject': self.subject,
-      'verdict': f'failed: {names}; the claim does not hold' if names else passed,
-      'claimed_epsilon': self.claimed_epsilon,
+      'verdict': f'failed: {self.names}; the claim does not hold' if self.names else passed,
+      'claimed_epsilon': self.claim.epsilon(),
       'delta': self.claim.delta,
       'adjacency': self.claim.adjacency,
       'num_draws': self.num_draws,
     }
 
-  def __repr__(self) -> str:
-    title = f'Audit: {"passed" if self.passed else "FAILED"}'
-    return tables.at_a_prompt(title, tables.table(self.summary).splitlines())
-
   def to_json(self) -> json_files.Object:
     """Returns what `fl-dpftrl audit --json` prints."""
     return {
       'passed': self.passed,
-      'subject': self.subject,
-      'claimed_epsilon': self.claimed_epsilon,
-      'delta': self.claim.delta,
-      'adjacency': self.claim.adjacency,
+      **self.summary,
       'noise_multiplier': self.claim.noise_multiplier,
       'clip_norm': self.clip_norm,
-      'num_draws': self.num_draws,
       'seed': self.seed,
       **self.schema.numbers,
       'checks': [check.to_json() for check in self.checks],

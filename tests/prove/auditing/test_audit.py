@@ -204,7 +204,7 @@ def test_audits_repeat_with_a_seed_and_have_one_json_form():
   ({'clip_norm': 0.0}, 'clip_norm must be positive'),
   ({'noise_multiplier': 0.0}, 'noise_multiplier must be positive'),
   ({'seed': 1.5}, 'seed must be a whole number'),
-  ({'schema': dpftrl.MinSep(num_rounds=513)}, 'num_rounds=513 is beyond the 512'),
+  ({'schema': dpftrl.MinSep(num_rounds=513)}, 'num_rounds must be at most 512, got 513'),
 )
 def test_bad_arguments_are_refused(options, words):
   plain = {'schema': SCHEMA, 'noise_multiplier': 1.0, 'delta': 1e-6}

@@ -27,7 +27,7 @@ def test_a_right_run_passes_and_what_failed_is_left_out(tmp_path):
   assert (audit.num_rounds, audit.num_released) == (ROUNDS, ROUNDS - 2)
   assert audit.num_canaries == SIZE and audit.num_guesses == SIZE // 10
   assert audit.guarantee.mu == pytest.approx(0.9157, abs=1e-4)
-  assert any('2 of 14 rounds have no release here' in hint for hint in audit.hints)
+  assert audit.summary['released'] == '12 of 14 rounds'
   assert 0.0 <= audit.sure_mu <= audit.lower_mu < audit.guarantee.mu
   assert 0.95 < audit.noise_limit < 1.1 and audit.energy > 1e-3
   assert abs(audit.signal - 1.0) < 5.0 * audit.signal_error
@@ -57,7 +57,7 @@ def test_energy_is_that_of_the_whitened_releases(tmp_path):
   'fault, failed, hints',
   ('noise 10 % too small', {'energy'}, 0),
   ('noise 20 % too small', {'energy'}, 0),
-  ('clip not applied', set(), 2),
+  ('clip not applied', set(), 1),
   ('a row used twice', set(), 1),
   ('independent noise', set(), 1),
 )
@@ -67,8 +67,7 @@ def test_faults_are_found_or_shown(fault, failed, hints, tmp_path):
   assert len(audit.hints) >= hints
   assert (audit.lower_mu > audit.guarantee.mu) == (fault == 'clip not applied')
   if fault == 'clip not applied':
-    assert audit.signal > 3.0 and 'clip norm' in audit.hints[1]
-    assert 'with more canaries' in audit.hints[0]
+    assert audit.signal > 3.0 and 'clip norm' in audit.hints[0]
   elif hints:
     assert 'audit --strategy' in audit.hints[-1]
 
@@ -128,13 +127,11 @@ def test_a_damaged_release_is_named(tmp_path):
     dpftrl.audit_run(tmp_path / 'run', delta=DELTA)
   path.unlink()
   (path.parent / 'release-000000004.npy').rename(path)
-  assert any(
-    '1 of 14 rounds' in hint for hint in dpftrl.audit_run(tmp_path / 'run', delta=DELTA).hints
-  )
+  assert dpftrl.audit_run(tmp_path / 'run', delta=DELTA).num_released == ROUNDS - 1
 
 
 def test_other_folders_are_refused(tmp_path):
-  with pytest.raises(ValueError, match=r'canaries must be Canaries\(number\), or None, got int'):
+  with pytest.raises(ValueError, match='canaries must be a Canaries, got 64'):
     made.aggregator(tmp_path / 'number', canaries=64)
   with made.aggregator(tmp_path / 'plain') as run:
     made.release(run, ['a', 'b'])
