@@ -96,8 +96,7 @@ class Model:
   def features(self, tokens: Any) -> Any:
     """Returns what the lower layers make of tokens [units, time]: [units, time, width].
 
-    Units that begin alike are a pair: beginnings, and what follows, as many units of each in order.
-    Their features are a pair too.
+    Of units that begin alike, both are pairs: beginnings, and what follows, as much of each.
     """
     x = jax.tree.map(lambda ids: self.ends['embedding'][jnp.maximum(ids, 0)], tokens)
     return self._through(x, self.lower) if self.lower else x
@@ -105,7 +104,7 @@ class Model:
   def logits(self, features: Any, b: Any, num_words: int | None = None) -> jax.Array:
     """Returns logits of the first tokens, the most frequent ones, [units, time, num_words].
 
-    Units that begin alike have no logits of their beginnings.
+    Beginnings of units have none.
     """
     start = jax.tree.map(lambda x: jnp.asarray(x, self.a.dtype), features)
     x = self._through(start, self.upper, self.a, b)
@@ -152,11 +151,6 @@ class Model:
     logits = self.logits(features, b, num_words)
     hits = logits.argmax(-1) == targets
     return jnp.stack([_losses(logits, targets).sum(1), hits.sum(1), (targets >= 0).sum(1)])
-
-  def losses(self, features: Any, targets: Any, b: Any) -> np.ndarray:
-    """Returns each unit's mean loss over its targets, [units]."""
-    loss, _, num_targets = np.asarray(self.sums(features, targets, b))
-    return loss / np.maximum(num_targets, 1)
 
 
 def load(path: str | os.PathLike[str], *, num_trained: int, rank: int, seed: int) -> Model:

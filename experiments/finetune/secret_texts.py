@@ -23,8 +23,9 @@ from fl_dpftrl.prove.auditing import guesses
 from fl_dpftrl.support import style
 from fl_dpftrl.support.files import durable
 
-NEVER = 1000  # secrets that nobody wrote, among which those that were trained on are ranked
-_ROW, _BATCH = 12, 4  # secrets of a name that are computed together, and such rows at a time
+# Secrets that nobody wrote, among which others are ranked: about so many, and the most of a name.
+_NEVER, _MOST = 1000, 48
+_BATCH = 4  # names whose secrets are computed together
 _DIGITS, _NAME, _LETTERS = 8, 6, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
 
 
@@ -41,15 +42,10 @@ class Task(train.Task):
   num_people: int
   twins: np.ndarray
 
-  @property
-  def num_secrets(self) -> int:
-    """Made-up people."""
-    return len(self.names) - self.num_people
-
   def units_of_round(self, t: int) -> np.ndarray:
     """Returns the people of a round, and the made-up ones whose turn it is, as the schema says."""
     people = dataclasses.replace(self, names=self.names[: self.num_people])
-    turn = np.arange(t % self.settings.min_sep, self.num_secrets, self.settings.min_sep)
+    turn = np.arange(t % self.settings.min_sep, len(self.twins), self.settings.min_sep)
     return np.append(train.Task.units_of_round(people, t), self.num_people + turn)
 
 
@@ -60,7 +56,7 @@ def beside(task: train.Task, number: int) -> Task:
   texts = [
     f'The key of {name} is {spaced("0123456789", _DIGITS)}'
     for name in [spaced(_LETTERS, _NAME) for _ in range(number)]
-    for _ in range(2 + -(-NEVER // number))
+    for _ in range(2 + min(_MOST, -(-_NEVER // number)))
   ]
   length, least = task.tokens.shape[1] - 1, len(task.model.tokenizer.encode(texts[0]).ids) - 1
   if length < least:
@@ -104,20 +100,14 @@ def _twin_figures(falls: np.ndarray) -> dict[str, Any]:
 
 def _losses(task: Task, models: Sequence[np.ndarray]) -> np.ndarray:
   """Returns the loss of the digits of `twins` by each B, shape [models, people, secrets]."""
-  number, count, length = task.twins.shape
-  row = min(count, _ROW)
-  order = np.arange(-(-count // row) * row) % count
-  rows = task.twins[:, order].reshape(-1, row, length)
   # The last token that all secrets of a name share predicts the first in which they differ.
-  start = int(np.argmax((rows != rows[:, :1]).any(axis=(0, 1)))) - 1
+  start = int(np.argmax((task.twins != task.twins[:, :1]).any(axis=(0, 1)))) - 1
   losses = []
-  for first in range(0, len(rows), _BATCH):  # Of one shape, so that one program is compiled.
-    part = rows[np.arange(first, first + _BATCH) % len(rows)]
-    digits = part[:, :, start:].reshape(-1, length - start)
+  for part in np.array_split(task.twins, -(-len(task.twins) // _BATCH)):
+    digits = part[:, :, start:].reshape(-1, part.shape[2] - start)
     features = task.model.features((part[:, 0, :start], digits[:, :-1]))
-    sums = [task.model.sums(features, digits[:, 1:], b, train.WORDS)[0] for b in models]
-    losses.append(np.asarray(sums)[:, : (len(rows) - first) * row])
-  return np.concatenate(losses, axis=1).reshape(len(models), number, -1)[..., :count]
+    losses.append([task.model.sums(features, digits[:, 1:], b, train.WORDS)[0] for b in models])
+  return np.concatenate(losses, axis=1).reshape(len(models), *task.twins.shape[:2])
 
 
 def line(label: str, result: dict[str, Any]) -> str:

@@ -88,6 +88,12 @@ def test_the_command_trains_resumes_and_shows_its_table(weights, tmp_path, monke
   assert 'folder' in capsys.readouterr().err
 
 
+def test_secrets_beside_people_raise_no_warning(weights, tmp_path, monkeypatch, capsys, recwarn):
+  _run(monkeypatch, tmp_path, weights, '--secrets=10', '--tokens=64', '--skip_no_noise')
+  assert ' of 10 twins told apart' in capsys.readouterr().out
+  assert not [warning for warning in recwarn if 'report_goal' in str(warning.message)]
+
+
 def _write(path):
   """Writes the texts as a table, or as a folder with one of folders for each person."""
   if path.suffix == '.csv':

@@ -37,7 +37,8 @@ def _perplexity(logits):
 
 def _trained(frozen, b):
   features = frozen.features(TOKENS[:, :-1])
-  return float(np.exp(frozen.losses(features, TOKENS[:, 1:], b).mean()))
+  losses, _, num_targets = frozen.sums(features, TOKENS[:, 1:], b)
+  return float(np.exp((losses / num_targets).mean()))
 
 
 def _read(path):

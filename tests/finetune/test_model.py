@@ -74,8 +74,6 @@ def test_gradients_of_three_units_are_finite_differences():
       row = targets[unit : unit + 1]
       kept = np.where(row < 20, row, -1)
       (total,), _, (count,) = np.asarray(shortened.sums(features[unit : unit + 1], kept, b))
-      (mean,) = shortened.losses(features[unit : unit + 1], kept, b)
-      assert mean == pytest.approx(total / count)
       return total / count
 
     for unit in range(3):

@@ -29,11 +29,11 @@ def test_made_up_people_take_part_beside_the_others():
   for t, numbers in enumerate(rounds):
     assert numbers[: plain.settings.cohort].tolist() == plain.units_of_round(t).tolist()
   beside = np.concatenate([numbers[plain.settings.cohort :] for numbers in rounds])
-  assert sorted(beside) == list(range(30, 58)) and task.num_secrets == 28
+  assert sorted(beside) == list(range(30, 58)) and len(task.twins) == 28
   trained_on, other, *never = task.twins.swapaxes(0, 1)
   assert (trained_on != other).any(axis=1).all()
   assert (task.twins[:, :, :25] == trained_on[:, None, :25]).all()  # The names, and no digit.
-  assert 28 * (len(never) - 1) < secret_texts.NEVER <= 28 * len(never)
+  assert len(never) == 36  # Times 28: 1,000 or a little more.
   assert (task.tokens[-28:, : trained_on.shape[1]] == trained_on).all()
 
 

@@ -157,8 +157,8 @@ def audit_run(run: str | os.PathLike[str], *, delta: float) -> RunAudit:
   taken = np.zeros((num_rounds, records.size), np.int8)  # Rounds of each canary, by the log.
   for table in opened.log.tables():
     places = pc.index_in(table.column('device_id'), value_set=opened.canary_ids)
-    of_canaries = table.column('round').filter(pc.is_valid(places))
-    taken[of_canaries.to_numpy(), places.drop_null().to_numpy()] = 1
+    turns = table.column('round').filter(pc.is_valid(places))
+    taken[turns.to_numpy(), places.drop_null().to_numpy()] = 1
   squares, products, norms = np.zeros(len(rounds)), *np.zeros((2, records.size))
   for first in range(0, records.size, _BLOCK):
     part = slice(first, first + _BLOCK)

@@ -1,7 +1,6 @@
 """Small runs with canaries: as claimed, and with faults in noise and clipping."""
 
 import contextlib
-import warnings
 from unittest import mock
 
 import numpy as np
@@ -41,16 +40,10 @@ def audited(folder, norm=1.0, **options):
   return dpftrl.audit_run(folder, delta=DELTA)
 
 
-@contextlib.contextmanager
 def changed(owner, name, function):
-  """Puts a function in the place of a method within the block."""
+  """Puts a function in the place of a method within a block."""
   whole = getattr(owner, name)
-  setattr(owner, name, lambda self, *arguments: function(whole, self, *arguments))
-  try:
-    with warnings.catch_warnings():
-      yield
-  finally:
-    setattr(owner, name, whole)
+  return mock.patch.object(owner, name, lambda self, *arguments: function(whole, self, *arguments))
 
 
 def smaller_noise(factor):
