@@ -93,7 +93,7 @@ def expected(claim: run_claim.Claim, num_coordinates: int | None = None) -> Nois
     return None
   return noise_to_signal(
     claim.strategy,
-    noise_multiplier=claim.update_noise_multiplier(),
+    noise_multiplier=run_claim.update_noise_multiplier(claim),
     report_goal=claim.report_goal,
     num_coordinates=num_coordinates,
     num_rounds=num_rounds,

@@ -96,7 +96,7 @@ class Claim:
       checks.keep(self, checks.positive, 'clip_norm')
     if self.report_goal is not None:
       checks.keep(self, checks.whole, 'report_goal')
-    self.update_noise_multiplier()  # Raises ValueError.
+    update_noise_multiplier(self)  # Raises ValueError.
     if self.participation is not None:
       keep('participation', self.answers.for_claim(self.strategy))
       if self.answers.num_rounds is None:
@@ -116,13 +116,6 @@ class Claim:
         raise ValueError('canaries need noise, and a MinSep of devices without a population')
     for name in ('not_private_metrics', 'trusted_operations'):
       keep(name, _names(name, getattr(self, name)))
-
-  def update_noise_multiplier(self) -> float:
-    """Returns std(Z) / clip_norm of updates, which counts and metrics beside them raise."""
-    groups = adaptive.groups(
-      self.clip_norm, self.private_metrics, self.noise_multiplier, self.report_goal or 1
-    )
-    return extra_coordinates.update_noise_multiplier(self.noise_multiplier, groups)
 
   @property
   def answers(self) -> Participation:
@@ -227,6 +220,14 @@ class Claim:
   ) -> guarantees.Guarantee:
     """Returns the guarantee of any device of a participation, such as a schema, in the run."""
     return compose([self], [registry.resolved(participation)], guarantees.Terms(delta, adjacency))
+
+
+def update_noise_multiplier(claim: Claim) -> float:
+  """Returns std(Z) / clip_norm of updates, which counts and metrics beside them raise."""
+  groups = adaptive.groups(
+    claim.clip_norm, claim.private_metrics, claim.noise_multiplier, claim.report_goal or 1
+  )
+  return extra_coordinates.update_noise_multiplier(claim.noise_multiplier, groups)
 
 
 def compose(

@@ -235,10 +235,10 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
   if args.write_counts and statement.tally:
     counted.write(args.write_counts, opened[0], statement.tally)
   audit = None
-  if len(args.runs) == 1 and (args.report or args.public_report or args.registry):
+  if args.report or args.public_report or args.registry:
     from fl_dpftrl.prove.auditing import run_audit
 
-    audit = run_audit.shown(pathlib.Path(args.runs[0]), statement.delta)
+    audit = run_audit.shown(args.runs, statement.delta)
   for path, published in ((args.report, False), (args.public_report, True)):
     if path:
       # This import is slow, and other commands do not need it.

@@ -195,7 +195,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     run, has_units = self.folder.resolve().name, self.guard.units is not None
     command = publication.command_of_folder(self.folder, delta, has_units)
     setting = dataclasses.replace(
-      self.setting, run=run, command=command, canaries=run_audit.shown(self.folder, delta)
+      self.setting, run=run, command=command, canaries=run_audit.shown([self.folder], delta)
     )
     privacy.write_report(path, self.statement(delta), setting=setting)
 

@@ -10,7 +10,7 @@ from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Check:
   """One test of the audit.
 

@@ -17,12 +17,13 @@ import dataclasses
 import functools
 import math
 import os
-import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow.compute as pc
 import scipy
 
+from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import keys
 from fl_dpftrl.participation.accounting import gaussian, guarantees
 from fl_dpftrl.prove.auditing import canary_records, guesses, result
@@ -74,10 +75,11 @@ class RunAudit(result.Checked):
   def checks(self) -> tuple[result.Check, ...]:
     """Checks that refute the claim, each with a false alarm of probability 10⁻³ at most."""
     leaks = 'coins are told better than the stated guarantee allows: its μ is above the stated'
-    too_little = 'there is less noise than claimed, with this p-value'
+    quiet = 'there is less noise than claimed, with this p-value'
+    mu = self.guarantee.mu
     return (
-      result.Check('guesses', self.sure_mu, highest=self.guarantee.mu, meaning=leaks),
-      result.Check('energy', self.energy, lowest=LEVEL, meaning=too_little),
+      result.Check(name='guesses', statistic=self.sure_mu, highest=mu, meaning=leaks),
+      result.Check(name='energy', statistic=self.energy, lowest=LEVEL, meaning=quiet),
     )
 
   @property
@@ -153,7 +155,7 @@ def audit_run(run: str | os.PathLike[str], *, delta: float) -> RunAudit:
   noising = claim.strategy.noising_matrix(num_rounds)[rounds]
   factor = np.linalg.cholesky(noising @ noising.T)
   whiten = functools.partial(scipy.linalg.solve_triangular, factor, lower=True)
-  scale = min(1.0, claim.canaries.norm) / claim.update_noise_multiplier()
+  scale = min(1.0, claim.canaries.norm) / run_claim.update_noise_multiplier(claim)
   taken = np.zeros((num_rounds, records.size), np.int8)  # Rounds of each canary, by the log.
   for table in opened.log.tables():
     places = pc.index_in(table.column('device_id'), value_set=opened.canary_ids)
@@ -198,13 +200,7 @@ def _noise(squares: np.ndarray, size: int) -> tuple[float, float]:
 
 
 def _signal(products: np.ndarray, norms: np.ndarray, coins: np.ndarray) -> tuple[float | None, ...]:
-  """Returns the signal, its standard error, and the variance; None without both kinds of coins.
-
-  Args:
-    products: μ_j L_j.
-    norms: μ_j².
-    coins: bool.
-  """
+  """Returns the signal, its standard error, and the variance, from all μ_j L_j and μ_j²."""
   kinds = (norms > 0.0) & coins, (norms > 0.0) & ~coins
   if not all(kind.any() for kind in kinds):
     return None, None, None
@@ -214,6 +210,8 @@ def _signal(products: np.ndarray, norms: np.ndarray, coins: np.ndarray) -> tuple
   return float(np.subtract(*sums / totals)), error, float(variance)
 
 
-def shown(folder: pathlib.Path, delta: float) -> RunAudit | None:
-  """Returns the audit for a page; None without releases beside canaries."""
-  return audit_run(folder, delta=delta) if canary_records.released_rounds(folder) else None
+def shown(runs: Sequence[str | os.PathLike[str]], delta: float) -> RunAudit | None:
+  """Returns the audit for a page of runs; None of several, and without releases beside canaries."""
+  if len(runs) == 1 and canary_records.released_rounds(paths.local(runs[0])):
+    return audit_run(runs[0], delta=delta)
+  return None
