@@ -40,7 +40,6 @@ class Audited:
     seed = None if self._seed is None else subjects.run_seed(self._seed, self._runs)
     zeros = [np.zeros(size, np.float32) for size in self.sizes]
     released = np.empty((num_rounds, sum(self.sizes)))
-    ends = np.cumsum(self.sizes)[:-1]
     with (
       tempfile.TemporaryDirectory(prefix='fl_dpftrl-audit-') as folder,
       self._make(template=zeros, folder=folder, noise_seed=seed) as aggregator,
@@ -50,6 +49,6 @@ class Audited:
       for t in range(num_rounds):
         updates = np.array(cohorts(t), np.float32)
         with aggregator.round(range(len(updates)), at_least=1) as round_:
-          round_.add_batch(np.split(updates, ends, axis=1))
+          round_.add_batch(np.split(updates, np.cumsum(self.sizes)[:-1], axis=1))
         released[t] = self._report_goal * np.concatenate(round_.mean).astype(np.float64)
     return released

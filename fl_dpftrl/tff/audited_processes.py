@@ -26,12 +26,11 @@ class Process:
         f' {self.description}'
       )
     updates = aggregator.next.type_signature.parameter[1].member
-    has_tensors = tff.types.is_structure_of_tensors(updates)
-    self._template = tff.types.type_to_tf_tensor_specs(updates) if has_tensors else None
+    is_known = tff.types.is_structure_of_tensors(updates)
+    self._template = tff.types.type_to_tf_tensor_specs(updates) if is_known else ()
     specs = tf.nest.flatten(self._template)
-    if not has_tensors or any(
-      s.dtype != tf.float32 or not s.shape.is_fully_defined() for s in specs
-    ):
+    is_taken = lambda spec: spec.dtype == tf.float32 and spec.shape.is_fully_defined()
+    if not specs or not all(map(is_taken, specs)):
       raise ValueError(f'aggregator must take float32 tensors of known shapes, got {updates}')
     self._process, self._divisor = aggregator, divisor
     self._context = tff_inprocess.InProcessContext(seed=seed)

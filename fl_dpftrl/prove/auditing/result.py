@@ -124,9 +124,13 @@ class Audit(Checked):
     """Returns what `fl-dpftrl audit --json` prints."""
     return {
       'passed': self.passed,
-      **self.summary,
+      'subject': self.subject,
+      'claimed_epsilon': self.claim.epsilon(),
+      'delta': self.claim.delta,
+      'adjacency': self.claim.adjacency,
       'noise_multiplier': self.claim.noise_multiplier,
       'clip_norm': self.clip_norm,
+      'num_draws': self.num_draws,
       'seed': self.seed,
       **self.schema.numbers,
       'checks': [check.to_json() for check in self.checks],
