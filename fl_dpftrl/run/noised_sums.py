@@ -39,8 +39,8 @@ class NoisedSums:
     clip_norm = self.table.clip_norm
     self._sum.begin(clip_norm)
     if self._records is not None:
-      for updates in self._records.updates(canaries, clip_norm):
-        self._sum.add([updates])
+      for number in canaries[self._records.coins[canaries]]:
+        self._sum.add([np.float32(clip_norm) * self._records.update(number)[None]])
     return clip_norm
 
   def prepare(self) -> None:

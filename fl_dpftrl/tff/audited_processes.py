@@ -26,8 +26,8 @@ class Process:
         f' {self.description}'
       )
     updates = aggregator.next.type_signature.parameter[1].member
-    is_known = tff.types.is_structure_of_tensors(updates)
-    self._template = tff.types.type_to_tf_tensor_specs(updates) if is_known else ()
+    has_tensors = tff.types.is_structure_of_tensors(updates)
+    self._template = tff.types.type_to_tf_tensor_specs(updates) if has_tensors else ()
     specs = tf.nest.flatten(self._template)
     is_taken = lambda spec: spec.dtype == tf.float32 and spec.shape.is_fully_defined()
     if not specs or not all(map(is_taken, specs)):

@@ -10,7 +10,6 @@ before the first round.
 import hashlib
 import io
 import pathlib
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -21,8 +20,6 @@ from fl_dpftrl.support.files import durable, mark
 
 NAME = 'canaries'
 """Name of the folder in that of a run."""
-
-_AT_ONCE = 1 << 22  # coordinates of updates that are made together
 
 
 class CanaryRecords:
@@ -87,18 +84,14 @@ class CanaryRecords:
   def _bits(self, purpose: str, count: int) -> np.ndarray:
     return np.unpackbits(self._drawn(purpose, -(-count // 8)), count=count)
 
-  def updates(self, numbers: np.ndarray, clip_norm: float) -> Iterator[np.ndarray]:
-    """Yields the updates of those canaries that send one, float32, shape [some, coordinates]."""
-    sending = numbers[self.coins[numbers], None]
-    at_once = max(1, _AT_ONCE // self._num_coordinates)
-    for first in range(0, len(sending), at_once):
-      some = sending[first : first + at_once]
-      rows = np.full((len(some), 1), self._norm * clip_norm, np.float32)
-      for bit in range(self.size.bit_length() - 1):
-        rows = np.hstack([rows, rows * np.float32(1 - 2 * (some >> bit & 1))])
-      updates = np.zeros((len(some), self._num_coordinates), np.float32)
-      updates[:, self._places] = rows * np.float32(self._signs)
-      yield updates
+  def update(self, number: int) -> np.ndarray:
+    """Returns the direction of a canary, float32, shape [coordinates], times its norm."""
+    row = np.full(1, self._norm, np.float32)
+    for bit in range(self.size.bit_length() - 1):
+      row = np.append(row, -row if number >> bit & 1 else row)
+    update = np.zeros(self._num_coordinates, np.float32)
+    update[self._places] = row * np.float32(self._signs)
+    return update
 
   def put(self, t: int, released: np.ndarray) -> None:
     """Stores a round's products with all directions, durably, before the round is released.
