@@ -32,6 +32,7 @@ class Interrupter:
 
   def __init__(self, at: int | None = None):
     self._at, self._is_counting = at, False
+    self._stepping = functools.lru_cache(None)(self._stepped)  # For opcodes, which are many.
     self.count, self.where = 0, None
 
   def begin(self) -> None:
@@ -56,8 +57,8 @@ class Interrupter:
     frame.f_trace_opcodes, frame.f_trace_lines = True, False
     return self._stepping(code)
 
-  @functools.lru_cache(None)  # Opcodes are many: nothing is looked up for each of them.
-  def _stepping(self, code: types.CodeType) -> Callable:
+  def _stepped(self, code: types.CodeType) -> Callable:
+    """Returns the function that is called at each opcode of some code."""
     places, at = _places(code), self._at
 
     def stepped(frame, event, argument):
