@@ -84,6 +84,9 @@ def test_refuses_figures_that_are_not_its_own(written, name):
   files.load(written())
 
 
+SCALED = {'family': 'identity', 'parameters': {}, 'scale': 2}
+
+
 def described(**changes):
   schema = {'participation': 'min_sep', 'num_rounds': 9, 'min_sep': 1, 'max_participations': None}
   return {'schema': {**schema, **changes}}
@@ -116,6 +119,9 @@ def parameters(decay, scale):
   ({'sensitivity_kind': 'upper_bound'}, 'sensitivity_kind'),
   ({'sensitivity': 10**19}, 'sensitivity is 1e'),
   ({'made_by': 3}, 'made_by'),
+  ({'clip_norm': 2.0}, "it has the key 'clip_norm', which is not known"),
+  (parameters({'npz': 'a.npz', 'scale': 2}, [0.5]), "has the key 'scale'"),
+  ({'family': 'stamped', 'parameters': {'strategy': SCALED, 'block_rounds': 3}}, "key 'scale'"),
 )
 def test_refuses_fields_that_are_wrong(written, changes, message):
   assert re.search(message, refusal(written(**changes)))

@@ -80,7 +80,7 @@ class ReservedRun:
 
   Attributes:
     identity: random name of the run, as its own log has it.
-    folder: its folder, as it was when the run was opened.
+    folder: its folder when it was opened, seen from a population that is beside it.
     claim: what the run claims.
     heads: chained digest after each round that was reserved, as the run's own ledger has it.
     has_ended: whether no round may follow.
@@ -187,8 +187,7 @@ class PopulationState:
 
   def _open(self, content: json_files.Object) -> None:
     document: Any = content['claim']
-    strategy = self._strategies(document['strategy']['sha256'])
-    claim = run_claim.Claim.from_json(document, strategy)
+    claim = run_claim.Claim.from_json(document, self._strategies(document['strategy']['sha256']))
     self.losses.open(entries(claim), claim.noise_multiplier, rounding(claim).mu)
     self.runs.append(ReservedRun(content, claim))
 

@@ -327,8 +327,7 @@ def together_arithmetic(claims: Sequence[Claim]) -> arithmetics.Arithmetic:
 
 def described(strategy: base.Strategy) -> json_files.Object:
   """Returns what a claim says of its strategy: family and digest."""
-  digest = documents.strategy_digest(strategy)
-  return {'strategy': {'family': strategy.family, 'sha256': digest}}
+  return {'strategy': {'family': strategy.family, 'sha256': documents.strategy_digest(strategy)}}
 
 
 def void_reason(noise_multiplier: float, noise_seed: int | None) -> str | None:

@@ -131,8 +131,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     )
 
   if scheme is not None:
-    problems = scheme.problems(optimizer.size)
-    candidates = [optimize(schema, **size) for schema, size in problems]
+    candidates = [optimize(schema, **size) for schema, size in scheme.problems(optimizer.size)]
     strategy, further = _best(args, scheme, workload, candidates)
   elif budget is not None:
     best = {s: optimize(budget, horizons=(s.num_rounds,) * 2, **size) for s in schemas}

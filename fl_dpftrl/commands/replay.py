@@ -250,8 +250,9 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
   model = model if model and model.exists() else None
   if args.evidence:
     # Its statement is of the files in it, so they are replayed there.
+    claim = args.claim[0] if args.claim else None
     digest = evidence.write_evidence(
-      args.evidence, population or opened, model=model, **_options(args)
+      args.evidence, population or opened, model=model, claim=claim, **_options(args)
     )
     print(f'fl-dpftrl: digest of {args.evidence}: {digest}', file=sys.stderr)
   if args.registry:

@@ -20,8 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> verification.Verification:
   """Verifies the evidence."""
-  say = output.Progress('verify').say
-  result = evidence.verify(args.folder, model=args.model, progress=say)
+  result = evidence.verify(args.folder, model=args.model, progress=output.Progress('verify').say)
   if result.statement is not None:
     replay_text.say_warnings(result.statement)
   return result

@@ -182,8 +182,7 @@ def layout(noise: linear_noise.LinearNoise, num_rounds: int) -> tuple[int, int]:
 def buffer_bytes(strategy: strategies.Strategy, num_rounds: int, num_parameters: int) -> int:
   """Returns the size of the buffers for num_rounds noise rows, in float64."""
   strategies.check_num_rounds(strategy, num_rounds)
-  noise = strategy.noise(num_rounds)
-  return layout(noise, num_rounds)[0] * _BYTES * num_parameters
+  return layout(strategy.noise(num_rounds), num_rounds)[0] * _BYTES * num_parameters
 
 
 def _plain(total, begins, fresh, oldest, buffers, at, out):

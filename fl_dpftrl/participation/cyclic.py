@@ -44,8 +44,7 @@ class Cyclic(drawn.Drawn):
       )
 
   def _check_batch_size(self) -> None:
-    size = checks.whole(batch_size=self.batch_size)
-    object.__setattr__(self, 'batch_size', size)
+    object.__setattr__(self, 'batch_size', checks.whole(batch_size=self.batch_size))
 
   @property
   def part_size(self) -> int:

@@ -70,8 +70,7 @@ class Forecast:
   def schemas(self) -> tuple[separations.MinSep, ...]:
     """All simulated schemas and the planned one, sorted by b."""
     distinct = {outcome.schema for outcome in self.outcomes} | {self.planned}
-    key = lambda schema: (schema.min_sep, -schema.participations)
-    return tuple(sorted(distinct, key=key))
+    return tuple(sorted(distinct, key=lambda schema: (schema.min_sep, -schema.participations)))
 
   @property
   def expected(self) -> dict[str, float]:

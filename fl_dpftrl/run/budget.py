@@ -59,8 +59,7 @@ class Budget:
 
   def _epsilon(self, num_rounds: int) -> float:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
-    schema = self._schema.within(num_rounds)
-    guarantee = run_claim.compose([self._claim], [schema], self._terms)
+    guarantee = run_claim.compose([self._claim], [self._schema.within(num_rounds)], self._terms)
     return dataclasses.replace(guarantee, rounding=self._rounding).epsilon()
 
   def _max_rounds(self, recorded_rounds: int | None) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -110,7 +111,9 @@ class Charges:
         digest = documents.strategy_digest(claim.strategy)
         strategy = population_runs.strategy_of(self.folder, digest)
         self.check(run_claim.Claim.from_json(claim.to_json(), strategy))
-        content = {'run': identity, 'folder': str(folder.resolve()), 'claim': claim.to_json()}
+        place, here = folder.resolve(), self.folder.resolve()
+        where = os.path.relpath(place, here) if place.is_relative_to(here.parent) else str(place)
+        content = {'run': identity, 'folder': where, 'claim': claim.to_json()}
         places[identity] = len(self._state.runs)
         self._append(population_ledger.OPENED, content)
       run = self._state.runs[places[identity]]
@@ -182,8 +185,7 @@ class Charges:
       content['changes'] = self.names.changes
     self._ledger.append(population_ledger.RESERVED, content)
     for kind, text, *_ in cohorts:
-      head = ledger_format.next_head(run.head, run.num_rounds, kind, text)
-      self._state.confirm(place, head)
+      self._state.confirm(place, ledger_format.next_head(run.head, run.num_rounds, kind, text))
     self._is_in_doubt = False
 
   def _empty_state(self) -> population_claim.PopulationState:

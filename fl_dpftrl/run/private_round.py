@@ -109,8 +109,7 @@ class Round(live_round.LiveRound):
         of another round or twice, and outside the block; nothing has changed then. After any other
         error or interrupt, the round is torn: it takes no update any more, and fails at its end.
     """
-    arrays = self._flat(update)
-    return self._add(arrays, update, metrics, device_id)[0]
+    return self._add(self._flat(update), update, metrics, device_id)[0]
 
   def add_batch(
     self, updates: Any, *, metrics: Mapping[str, Any] | None = None, count: int | None = None
@@ -131,8 +130,7 @@ class Round(live_round.LiveRound):
       ValueError: for another structure, shape or type, for more updates than devices, and outside
         the block; nothing has changed then.
     """
-    arrays = self._flat(updates, is_batch=True)
-    return self._add(arrays, updates, metrics, count=count)
+    return self._add(self._flat(updates, is_batch=True), updates, metrics, count=count)
 
   def _flat(self, updates: Any, *, is_batch: bool = False) -> list[np.ndarray]:
     if not self.num_updates:

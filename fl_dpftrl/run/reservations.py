@@ -191,8 +191,7 @@ class PopulationGate:
     self._gate.clear()
 
   def sentence(self, reason: str, last_round: int, participations: int) -> str:
-    sentence = _SENTENCES.get(reason)
-    return sentence or self._gate.sentence(reason, last_round, participations)
+    return _SENTENCES.get(reason) or self._gate.sentence(reason, last_round, participations)
 
 
 _SENTENCES = {

@@ -101,8 +101,7 @@ class Cell:
     participation: Any = self.design.participation
     if participation.gated:
       return participation
-    parts = self.noise and self.noise.num_parts
-    return dataclasses.replace(participation, num_parts=parts or 1)
+    return dataclasses.replace(participation, num_parts=(self.noise and self.noise.num_parts) or 1)
 
   def aggregator(self, **options: Any) -> 'CorrelatedNoiseFactory':
     """Returns the run's aggregator for `train`, with more options; ValueError without a schema."""

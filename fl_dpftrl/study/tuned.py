@@ -64,8 +64,7 @@ class HeldOut:
     """Returns the mean with secret noise, as whole units of 2⁻²⁰ until it is divided."""
     total, row = round(mean * self.num_users * _UNITS), np.zeros(1, np.int64)
     if self.noise_multiplier:
-      generator = normals.Normals(normals.system_seed())
-      generator.fill(0, 0, self.noise_multiplier * _UNITS, row)
+      normals.Normals(normals.system_seed()).fill(0, 0, self.noise_multiplier * _UNITS, row)
     return (total + int(row[0])) / (self.num_users * _UNITS)
 
   def with_training(self, run: accounting.Guarantee) -> accounting.Guarantee:

@@ -145,8 +145,7 @@ class TreeFull(base.Strategy):
 
   def nested_blocks(self, num_rounds: int) -> nested.Block:
     """Returns the first rounds, with the nodes of the whole run over them."""
-    planned = self.planned_rounds(num_rounds)
-    return nested.first_rounds(nested.forest(planned), num_rounds)
+    return nested.first_rounds(nested.forest(self.planned_rounds(num_rounds)), num_rounds)
 
   def sensitivity(self, schema: schemas.Schema) -> kinds.Sensitivity:
     planned = self.planned_rounds(schema.num_rounds)

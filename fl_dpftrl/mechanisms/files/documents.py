@@ -131,6 +131,7 @@ def _parameter(value: Any, name: str, path: pathlib.Path, prefix: str) -> Any:
   if 'family' not in value:
     return _array(value, prefix + name, path)
   try:
+    json_files.check_keys(value, ('family', 'parameters'))
     return read_strategy(value, path, f'{prefix}{name}.')
   except MissingArrays:
     raise
@@ -139,6 +140,7 @@ def _parameter(value: Any, name: str, path: pathlib.Path, prefix: str) -> Any:
 
 
 def _array(reference: json_files.Object, name: str, path: pathlib.Path) -> np.ndarray:
+  json_files.check_keys(reference, ('npz',))
   file_name = entry(reference, 'npz', str)
   if pathlib.PurePath(file_name).name != file_name:
     raise ValueError(f'{name} must name an .npz beside the file, got {messages.quoted(file_name)}')

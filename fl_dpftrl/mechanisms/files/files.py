@@ -274,27 +274,28 @@ def _read(path: pathlib.Path) -> StrategyFile:
 
 
 def _parse(content: bytes, path: pathlib.Path) -> StrategyFile:
-  document = json_files.parse(content)
-  if not isinstance(document, dict):
+  stored = json_files.parse(content)
+  if not isinstance(stored, dict):
     raise ValueError('it must hold a JSON object')
-  if document.get('format') != FORMAT:
-    raise ValueError(f'format must be {FORMAT!r}, got {messages.quoted(document.get("format"))}')
-  if document.get('version') != VERSION:
-    raise ValueError(f'version must be {VERSION}, got {messages.quoted(document.get("version"))}')
+  if stored.get('format') != FORMAT:
+    raise ValueError(f'format must be {FORMAT!r}, got {messages.quoted(stored.get("format"))}')
+  if stored.get('version') != VERSION:
+    raise ValueError(f'version must be {VERSION}, got {messages.quoted(stored.get("version"))}')
   file = describe(
-    strategy_document.read_strategy(document, path),
-    strategy_document.read_schema(strategy_document.entry(document, 'schema', dict)),
-    objective=strategy_document.entry(document, 'objective', str),
-    workload=strategy_document.read_workload(document),
-    version=strategy_document.entry(document, 'made_by', str),
+    strategy_document.read_strategy(stored, path),
+    strategy_document.read_schema(strategy_document.entry(stored, 'schema', dict)),
+    objective=strategy_document.entry(stored, 'objective', str),
+    workload=strategy_document.read_workload(stored),
+    version=strategy_document.entry(stored, 'made_by', str),
   )
+  json_files.check_keys(stored, {**document(file), **dataclasses.asdict(file.workload)})
   for name, figure in file.figures.items():
     if isinstance(figure, str):
-      stored = strategy_document.entry(document, name, str)
-      same = stored == figure
+      value = strategy_document.entry(stored, name, str)
+      same = value == figure
     else:
-      stored = strategy_document.number(document, name)
-      same = math.isclose(stored, figure, rel_tol=_RELATIVE_TOLERANCE)
+      value = strategy_document.number(stored, name)
+      same = math.isclose(value, figure, rel_tol=_RELATIVE_TOLERANCE)
     if not same:
-      raise ValueError(f'{name} is {messages.quoted(stored)}, but its parameters give {figure!r}')
+      raise ValueError(f'{name} is {messages.quoted(value)}, but its parameters give {figure!r}')
   return file

@@ -177,8 +177,7 @@ def column_lags(column: np.ndarray, tail_square: float = 0.0) -> Lags:
     column: coefficients c, shape [any].
     tail_square: at least the sum of the squares of those that follow.
   """
-  size = column.size
-  products = scipy.signal.correlate(column, column)[size - 1 :]
+  products = scipy.signal.correlate(column, column)[column.size - 1 :]
   # By Cauchy and Schwarz, twice: one factor of a product, or both, are in the tail.
   rest = 2.0 * float(np.sqrt((column @ column + tail_square) * tail_square))
   return Lags(np.abs(products) + rest, rest=rest, has_signs=bool((products < 0.0).any()))

@@ -201,8 +201,7 @@ class UnitGate:
   def of(self, device_ids: np.ndarray) -> np.ndarray:
     """Returns last round, −1 without one, and number of rounds of each device's first owner."""
     places, units = self._owned(device_ids)
-    firsts = np.flatnonzero(np.diff(places, prepend=-1))
-    return self._gate.seen.of(units[firsts])
+    return self._gate.seen.of(units[np.flatnonzero(np.diff(places, prepend=-1))])
 
   def reasons(self, device_ids: np.ndarray) -> np.ndarray:
     """Returns why each device may not take part in the next round; '' where it may.

@@ -52,8 +52,7 @@ class Server:
 
   def more(self, num_reports: int) -> int:
     """Returns how many devices to choose next, given the reports so far."""
-    missing = self.report_goal - num_reports
-    return -(-missing * self.clients_per_round // self.report_goal)
+    return -((num_reports - self.report_goal) * self.clients_per_round // self.report_goal)
 
 
 _MOST_ROUNDS = 2**31

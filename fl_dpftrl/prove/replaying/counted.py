@@ -151,6 +151,8 @@ def _read(source: readers.Source) -> list[tuple[Any, ...]]:
     raise refusals.LogError(f'{source.path}: cannot be read, {e}') from e
   names = [name.lower() for name in table.schema.names]
   refusals.check_names(source.path, names, COLUMNS)
+  for name in sorted(set(names) - set(COLUMNS)):
+    raise refusals.LogError(f'{source.path}: its column {messages.quoted(name)} is not known')
   columns = {name: table.column(names.index(name)) for name in COLUMNS}
   try:
     for name in COLUMNS[1:3]:

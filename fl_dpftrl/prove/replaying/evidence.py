@@ -37,6 +37,7 @@ from fl_dpftrl.prove.replaying import (
   replay_arguments,
   replays,
   statements,
+  verdicts,
   verification,
 )
 from fl_dpftrl.support.files import durable, json_files, paths
@@ -59,6 +60,7 @@ def write_evidence(
   disjoint: bool = False,
   local_ids: bool = False,
   model: str | os.PathLike[str] | None = None,
+  claim: str | None = None,
   progress: Progress = lambda text: None,
 ) -> str:
   """Writes an evidence folder, whole or not at all; only its owner can read it.
@@ -67,6 +69,7 @@ def write_evidence(
     folder: the folder, which must not exist yet; its parent must.
     runs, delta, adjacency, group_size, disjoint, local_ids, progress: see `replay`.
     model: file of the model that the last run released, whose digest is to be in the evidence.
+    claim: ε@δ that the guarantee is to hold, such as '4@1e-5', which `verify` judges.
 
   Returns:
     The digest of its SHA256SUMS, to keep elsewhere.
@@ -88,6 +91,9 @@ def write_evidence(
   asked['model_sha256'] = None if model is None else _digest(paths.local(model))
   asked['runs'] = [replay_arguments.for_run(run) for run in runs]
   asked['population'] = population is not None
+  if claim is not None:
+    verdicts.ClaimedEpsilon.parse(claim)
+    asked[replay_arguments.CLAIM] = claim
   with durable.building(folder) as temporary:
     opened, originals = [], dict[str, Any]()
     for run, prefix in zip(runs, _prefixes(len(runs))):
@@ -197,7 +203,8 @@ def verify(
   if model is not None:
     differs = functools.partial(_model, paths.local(model), asked['model_sha256'])
     checks.append(_check('model', differs, 'the same digest'))
-  checks.append(_guarantee(statement, not any(check.found for check in checks)))
+  fits_all, claim = not any(check.found for check in checks), asked.get(replay_arguments.CLAIM)
+  checks.append(_guarantee(statement, fits_all, claim))
   return verification.Verification(digest=digest, checks=tuple(checks), statement=statement)
 
 
@@ -369,8 +376,10 @@ def _model(path: pathlib.Path, stated: str | None) -> Iterator[str]:
     yield f'{path.name} has the digest {digest}, not {messages.quoted(stated)}'
 
 
-def _guarantee(statement: statements.Statement | None, fits: bool) -> verification.Check:
-  """Checks that a statement guarantees something, in evidence that fits."""
+def _guarantee(
+  statement: statements.Statement | None, fits: bool, claim: str | None = None
+) -> verification.Check:
+  """Checks that a statement guarantees something, or what was claimed, in evidence that fits."""
   wrong = [] if fits else ['not confirmed, as the evidence does not fit']
   if statement is None:
     return verification.Check('guarantee', tuple(wrong))
@@ -378,6 +387,8 @@ def _guarantee(statement: statements.Statement | None, fits: bool) -> verificati
   wrong += [messages.one_line(f'it is void: {why}') for why in void if why]
   if planned and not planned.holds:
     wrong.append(planned.broken)
+  judged = verdicts.verdict(statement, verdicts.ClaimedEpsilon.parse(claim)) if claim else None
+  wrong += [str(judged)] if judged and not judged.held else []
   shown = ', '.join(
     f'{part.name.replace("_", " ")} ε = {roundings.up(part.guarantee.epsilon())}'
     for part in statement.parts
@@ -385,4 +396,5 @@ def _guarantee(statement: statements.Statement | None, fits: bool) -> verificati
   whom = '' if statement.group_size == 1 else f' for {statement.group_size} devices together'
   adjacency = statement.adjacency.replace('_', '-')
   at = f'at δ = {roundings.exact(statement.delta)}, {adjacency} adjacency{whom}'
-  return verification.Check('guarantee', tuple(wrong), f'{shown} {at}')
+  claimed = f'; {judged}' if judged else ''
+  return verification.Check('guarantee', tuple(wrong), f'{shown} {at}{claimed}')

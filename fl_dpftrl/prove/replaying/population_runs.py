@@ -94,7 +94,7 @@ def opened(
     functools.partial(strategy_of, folder), path=path, is_checked=True
   )
   records = population_ledger.read(folder, is_copy=is_copy)
-  logs = {} if is_copy else _logs(records)  # Before the ledger: what they have, it has.
+  logs = {} if is_copy else _logs(folder, records)  # Before the ledger: what they have, it has.
   cohorts: list[list[list[Any]]] = []
   for record in population_ledger.read(folder, is_copy=is_copy):
     state.take(record)
@@ -176,14 +176,14 @@ def strategy_of(folder: pathlib.Path, digest: str) -> base.Strategy:
 
 
 def _logs(
-  records: Sequence[population_ledger.LedgerRecord],
+  folder: pathlib.Path, records: Sequence[population_ledger.LedgerRecord]
 ) -> dict[str, participation_log.Log | str]:
   """Returns the log of each run by its identity, or why it cannot be read."""
   logs: dict[str, participation_log.Log | str] = {}
   for record in records:
     # The state refuses a record without them.
     if record.kind == population_ledger.OPENED and {'folder', 'run'} <= {*record.content}:
-      path = pathlib.Path(record.content['folder'], ledger_format.NAME)
+      path = (folder.resolve() / record.content['folder']).resolve() / ledger_format.NAME
       try:
         logs[record.content['run']] = participation_log.read_log(path)
       except (ValueError, OSError) as error:

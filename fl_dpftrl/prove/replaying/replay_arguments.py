@@ -2,18 +2,19 @@
 
 from typing import Any
 
-from fl_dpftrl.prove.replaying import opened_runs
+from fl_dpftrl.prove.replaying import opened_runs, verdicts
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
 
 OPTIONS = ('adjacency', 'group_size', 'disjoint', 'local_ids')
 _ASKED = {*OPTIONS, 'deltas', 'model_sha256', 'runs', 'population'}
+CLAIM = 'claim'  # Only where one is judged.
 _OF_A_RUN = {'num_rounds', 'columns', 'first_round', 'missing'}
 _KINDS: dict[str, tuple[type, ...]] = {
   **dict.fromkeys(('deltas', 'runs'), (list,)),
   **dict.fromkeys(('group_size', 'first_round'), (int,)),
   **{name: (str, type(None)) for name in ('columns', 'missing', 'model_sha256')},
-  'adjacency': (str,),
+  **dict.fromkeys(('adjacency', CLAIM), (str,)),
   **dict.fromkeys(('disjoint', 'local_ids', 'population'), (bool,)),
   'num_rounds': (int, type(None)),
 }
@@ -33,7 +34,7 @@ def for_run(run: opened_runs.RecordedRun) -> json_files.Object:
 
 def checked(asked: Any) -> json_files.Object:
   """Returns the arguments of a replay; ValueError unless all have their types."""
-  if not isinstance(asked, dict) or asked.keys() != _ASKED:
+  if not isinstance(asked, dict) or asked.keys() - {CLAIM} != _ASKED:
     raise ValueError(f'asked must have {", ".join(sorted(_ASKED))}')
   for entry in (asked, *(asked['runs'] if isinstance(asked['runs'], list) else ())):
     if entry is not asked and (not isinstance(entry, dict) or entry.keys() != _OF_A_RUN):
@@ -44,4 +45,6 @@ def checked(asked: Any) -> json_files.Object:
         raise ValueError(f'{name} must not be {messages.quoted(value)}')
   if any(type(delta) is not float for delta in asked['deltas']):
     raise ValueError(f'deltas must not be {messages.quoted(asked["deltas"])}')
+  if CLAIM in asked:
+    verdicts.ClaimedEpsilon.parse(asked[CLAIM])
   return asked

@@ -27,8 +27,7 @@ class Verification:
   def __repr__(self) -> str:
     shown = {c.name: f'failed: {c.found[0]}' if c.found else c.detail for c in self.checks}
     verdict = 'passed' if self.passed else f'failed: {", ".join(self.failed)}'
-    lines = tables.table(shown).splitlines()
-    return tables.at_a_prompt(f'Verification: {verdict}', lines)
+    return tables.at_a_prompt(f'Verification: {verdict}', tables.table(shown).splitlines())
 
   @property
   def failed(self) -> tuple[str, ...]:

@@ -145,8 +145,7 @@ class OpenMetrics(_Events):
     for name, value in self._gauges.items():
       number = '+Inf' if value == math.inf else repr(value)
       lines += [f'# TYPE fl_dpftrl_{name} gauge', f'fl_dpftrl_{name}{label} {number}']
-    text = '\n'.join([*lines, '# EOF', ''])
-    durable.write_durably(self._path, text.encode())
+    durable.write_durably(self._path, '\n'.join([*lines, '# EOF', '']).encode())
     self._is_written = True
 
 

@@ -9,7 +9,7 @@ import codecs
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fl_dpftrl.support.text import messages
@@ -109,6 +109,12 @@ def unique(pairs: list[tuple[str, Any]]) -> Object:
     twice = next(key for key in keys if keys.count(key) > 1)
     raise ValueError(f'it has the key {messages.quoted(twice)} twice')
   return result
+
+
+def check_keys(document: Object, names: Iterable[str]) -> None:
+  """Raises ValueError for a key beside the names: it may change what they mean."""
+  for key in sorted(document.keys() - set(names)):
+    raise ValueError(f'it has the key {messages.quoted(key)}, which is not known')
 
 
 def _whole_number(text: str) -> int:

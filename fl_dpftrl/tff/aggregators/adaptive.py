@@ -160,8 +160,7 @@ def create(
   )
   def next_fn(state, updates):
     clip_norm = tff.federated_broadcast(state.clip_norm)
-    bounded = tff.federated_map(bound, (updates, clip_norm))
-    inner = inner_process.next(state.inner, bounded)
+    inner = inner_process.next(state.inner, tff.federated_map(bound, (updates, clip_norm)))
     num_updates = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
     result, noise, clip_norm, measured = tff.federated_map(
       release, (inner.result, num_updates, state.noise, state.clip_norm)

@@ -235,8 +235,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     Covered where an engine makes the noise; on the lattice where it is in TFF's state.
     """
     place, size = self._placed(value_type)
-    is_covered = place == placement.ENGINE
-    return arithmetics.Arithmetic.of(self.noise_multiplier, size, is_covered)
+    return arithmetics.Arithmetic.of(self.noise_multiplier, size, place == placement.ENGINE)
 
   def claim(self, process: Any, **others: Any) -> run_claim.Claim:
     """Returns what a run with this aggregator claims, for a `Run` or a log.

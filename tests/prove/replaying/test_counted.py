@@ -374,10 +374,8 @@ def test_counts_of_units_are_refused_in_one_line(tmp_path, monkeypatch):
   (line,) = done.stderr.splitlines()
   assert 'counts are of devices, and none of units; replay the log itself' in line
   assert not pathlib.Path('c.csv').exists()
-  by_unit = [{**row, 'unit_id': None} for row in rows_of()]
-  by_unit.append({**by_unit[-1], 'kind': 'unit_cohort', 'device_id': None, 'unit_id': 'p'})
-  with pytest.raises(refusals.LogError, match="unknown kind, 'unit_cohort'"):
-    opened(by_unit, 'r.parquet')
+  with pytest.raises(refusals.LogError, match="its column 'unit_id' is not known"):
+    opened([{**row, 'unit_id': None} for row in rows_of()], 'r.parquet')
 
 
 def test_groups_and_several_runs_need_the_log(tmp_path):

@@ -131,11 +131,12 @@ def test_evidence_of_several_runs_and_of_logs_of_other_systems(tmp_path):
 def test_verify_shows_the_statement_and_the_warnings_of_the_replay(tmp_path):
   log = tmp_path / 'log.csv'
   log.write_text('round,device_id\n0,a\n4,b\n')
-  args = ['replay', '--log', log, '--strategy=identity', '--noise_multiplier=4', '--delta=0.5']
+  args = ['replay', '--log', log, '--strategy=identity', '--noise_multiplier=4', '--claim=2@0.5']
   shown = lines.run([*args, '--evidence', tmp_path / 'evidence']).stderr.splitlines()
   warned = [line for line in shown if 'warning: ' in line]
   done = lines.run(['verify', tmp_path / 'evidence'])
   assert done.returncode == 0 and len(warned) == 3
+  assert 'zero-out adjacency; ε ≤ 2 at δ = 0.5 is held, by worst case' in done.stdout
   assert 'ε at δ = 0.5' in done.stdout and '- the log is complete' in done.stdout
   assert [
     line.replace(f'{tmp_path / "evidence" / "log-1.csv"}', str(log))
@@ -196,6 +197,8 @@ def test_each_of_60_random_changes_is_found(written, tmp_path):
   ('statement.json', lambda s: s['asked'].update(adjacency='replace_one'), 'statement', ''),
   ('statement.json', lambda s: s['asked'].update(group_size=1), 'statement', ''),
   ('statement.json', lambda s: s['asked'].update(note=FORGED), 'statement', 'asked must have'),
+  ('statement.json', lambda s: s['asked'].update(claim='4'), 'statement', 'must be ε@δ'),
+  ('statement.json', lambda s: s['asked'].update(claim='1@1e-6'), 'guarantee', 'is not held, by'),
   ('statement.json', lambda s: s['asked'].update(group_size=True), 'statement', 'not be True'),
   ('statement.json', lambda s: s['asked']['runs'][0].update(num_rounds=25), 'claim', 'not 25'),
   ('statement.json', lambda s: s['asked']['runs'][0].update(first_round=1), 'statement', ''),
@@ -210,7 +213,7 @@ def test_each_of_60_random_changes_is_found(written, tmp_path):
   ('claim.json', lambda c: c.update(report_goal=2), 'claim', 'report_goal'),
   ('claim.json', lambda c: c.update(note=FORGED), 'claim', 'a claim must have'),
   ('claim.json', lambda c: c['strategy'].update(sha256='0' * 64), 'claim', 'strategy'),
-  ('strategy.json', lambda s: s.update(note=FORGED), 'statement', "'strategy.json.note'"),
+  ('strategy.json', lambda s: s.update(note=FORGED), 'claim', "'note', which is not known"),
   ('strategy.json', lambda s: s.update(objective='rms'), 'statement', 'strategy.json.objective'),
   ('strategy.json', lambda s: s['schema'].update(min_sep=3), 'claim', 'strategy file'),
   ('strategy.json', lambda s: s['parameters'].update(output_scale=[0.3, 0.1]), 'claim', ''),
@@ -298,7 +301,7 @@ def test_evidence_of_families_holds_what_follows(name, tmp_path):
   path = tmp_path / 'evidence' / files.NAME
   path.write_text(path.read_text().replace('"format"', '"note": 1, "format"', 1))
   seal(path.parent)
-  assert wrong(path.parent)['statement'] == "'strategy.json.note' is unknown"
+  assert "the key 'note', which is not known" in wrong(path.parent)['claim']
 
 
 @made.cases(

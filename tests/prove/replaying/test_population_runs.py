@@ -82,6 +82,15 @@ def test_a_run_whose_folder_is_missing_counts_by_the_ledger(tmp_path, folder):
   assert 'run 2 (run2): its rounds are those of the ledger' in statement.warnings[0]
 
 
+def test_runs_are_found_where_both_were_moved(tmp_path, folder):
+  assert str(tmp_path).encode() not in (folder / population_ledger.NAME).read_bytes()
+  moved = shutil.move(tmp_path, tmp_path.with_name('moved'))
+  assert not dpftrl.replay(moved / folder.name, delta=1e-6).warnings
+  shutil.rmtree(moved / 'run1')
+  (warning,) = dpftrl.replay(moved / folder.name, delta=1e-6).warnings
+  assert 'run 1 (run1)' in warning and str(moved) in warning
+
+
 def test_logs_are_compared_with_the_ledger(tmp_path, folder):
   copy = shutil.copytree(folder, tmp_path / 'before')
   fleet = dpftrl.Population(folder)
