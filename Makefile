@@ -1,6 +1,7 @@
 # make finetune: fine-tune a language model; make train: train one from public text; make test: every
 # test; make dev: what changes without TensorFlow need.
-# Each does all the set-up that it needs. Python 3.11, 3.12 or 3.13 is required.
+# Each does all the set-up that it needs. Python 3.11, 3.12 or 3.13 is required; without TensorFlow
+# 3.14 will do too.
 
 VENV := .venv
 NULL := /dev/null
@@ -33,7 +34,7 @@ TFF_TESTS := tests/tff/aggregators tests/prove/auditing/test_processes.py \
 PYTEST_FLAGS := --numprocesses=$(JOBS) --dist=worksteal
 # An explicit PYTHON must be right; otherwise the first suitable one is taken. A line each makes an
 # environment; any Python runs the script, which knows what to install where Pythons are missing.
-ANY_PYTHON = $(firstword $(foreach p,python3 python3.13 python3.12 python3.11 python $(PYTHON),\
+ANY_PYTHON = $(firstword $(foreach p,python3 python3.13 python3.12 python3.11 python3.14 python $(PYTHON),\
   $(shell command -v $(p) 2>$(NULL))) python3)
 ENVIRONMENT = @$(ANY_PYTHON) .ci/environment.py
 # jax-privacy and pfl-research have environments of their own, with the oldest Python that serves.

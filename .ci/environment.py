@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 
-PYTHONS = 'python3.13 python3.12 python3.11 python3 python'
+PYTHONS = 'python3.13 python3.12 python3.11 python3.14 python3 python'
 # A stand-in, or a Python of another version, answers this by its exit status.
 IS_SUPPORTED = 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= {})'
 VERSION = 'import sys; print(sys.version, sys.base_prefix)'
