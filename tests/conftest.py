@@ -1,5 +1,6 @@
 import fcntl
 import gc
+import importlib.util
 import os
 import pathlib
 import signal
@@ -49,11 +50,12 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-  if not config.getoption('--thorough'):
-    left_out = [item for item in items if item.get_closest_marker('thorough')]
-    if left_out:
-      config.hook.pytest_deselected(items=left_out)
-      items[:] = [item for item in items if not item.get_closest_marker('thorough')]
+  marks = [] if config.getoption('--thorough') else ['thorough']
+  marks += [] if importlib.util.find_spec('tensorflow_federated') else ['tff']
+  left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
+  if left_out:
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not any(map(item.get_closest_marker, marks))]
   _put_long_modules_first(items)
 
 

@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 SCHEMA = fl_dpftrl.MinSep(num_rounds=24, min_sep=6)
 
 
+@pytest.mark.tff
 def test_editors_see_the_names_that_load():
   stub = pathlib.Path(fl_dpftrl.__file__).with_name('__init__.pyi')
   tree = ast.parse(stub.read_text())

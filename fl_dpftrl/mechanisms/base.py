@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import functools
+import inspect
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
@@ -52,7 +53,7 @@ class Strategy(abc.ABC):
   def __init_subclass__(cls, **kwargs: Any) -> None:
     super().__init_subclass__(**kwargs)
     # A field without a default would otherwise take the None above for its default.
-    if 'max_rounds' in vars(cls).get('__annotations__', {}) and 'max_rounds' not in vars(cls):
+    if 'max_rounds' in inspect.get_annotations(cls) and 'max_rounds' not in vars(cls):
       cls.max_rounds = dataclasses.field()  # type: ignore[assignment]
 
   @abc.abstractmethod

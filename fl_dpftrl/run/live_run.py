@@ -152,7 +152,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     """Takes a table of units over that has further rows, from the next round on."""
     self.guard.extend_units(units)
 
-  def status(self) -> status.Status:
+  def status(self) -> 'status.Status':
     """Returns public figures of the run: rounds, ε so far, what is left of budget and disk."""
     return status.current(self.guard, self)
 

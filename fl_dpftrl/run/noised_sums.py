@@ -23,7 +23,7 @@ class NoisedSums:
   def __init__(
     self,
     template: structures.Template,
-    coordinates: release.Release,
+    coordinates: 'release.Release',
     rows: noise_rows.NoiseRows,
     table: released.ReleasedTable,
     *,

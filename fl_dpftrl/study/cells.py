@@ -111,7 +111,7 @@ class Cell:
 
     return factories.CorrelatedNoiseFactory(self.strategy, **self._bounds(), **options)
 
-  def private_aggregator(self, template: Any) -> private_aggregator.PrivateAggregator:
+  def private_aggregator(self, template: Any) -> 'private_aggregator.PrivateAggregator':
     """Returns a `PrivateAggregator` for a loop of one's own, from whose log the study takes ε.
 
     What an interrupted run left is removed: a new model must not go on with those rounds.

@@ -23,6 +23,7 @@ for module, names in (
   for name in names:
     delattr(module, name)
 shutil._use_fd_functions = False  # As elsewhere, where no folder can be opened.
+shutil._rmtree_impl = shutil._rmtree_unsafe  # Python 3.14 has chosen by then.
 from fl_dpftrl.commands import main
 run = sys.argv[1]
 for words in (

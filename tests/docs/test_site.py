@@ -181,6 +181,7 @@ def named(room: str) -> set[str]:
   return names | adapters | set(ast.literal_eval(lists[1]) if lists and room != 'fl_dpftrl' else [])
 
 
+@pytest.mark.tff
 @pytest.mark.parametrize(
   'path',
   [*pages.DOCS.glob('*.md'), ROOT / 'README.md', *ROOT.glob('examples/*.py')],

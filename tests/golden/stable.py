@@ -51,7 +51,8 @@ def of_commands() -> set[str]:
       flag = ', '.join(action.option_strings) or action.dest
       choices = f' one of {", ".join(map(str, action.choices))}' if action.choices else ''
       default = '' if action.default is None else f' ({_shown(action.default)})'
-      required = ' required' if action.required else ''
+      is_needed = action.required and action.nargs not in ('*', '?')  # As Python 3.14 has it.
+      required = ' required' if is_needed else ''
       lines.add(f'fl-dpftrl {command} {flag}{choices}{default}{required}')
   for line, result in json.loads(commands.PATH.read_text()).items():
     command = f'fl-dpftrl {line.split()[0]}'

@@ -52,11 +52,13 @@ class PopulationLosses:
 
   def classify(self, units: seen.Ids, name: str) -> None:
     """Gives units a class from now on."""
-    self._class_of[self._numbered(units)] = self._classes[name]
+    numbers = self._numbered(units)  # The arrays may be new ones then.
+    self._class_of[numbers] = self._classes[name]
 
   def withdraw(self, units: seen.Ids) -> None:
     """Turns units away from now on; what they were charged stays."""
-    self._has_left[self._numbered(units)] = True
+    numbers = self._numbered(units)
+    self._has_left[numbers] = True
 
   def charge(self, place: int, units: seen.Ids, rows: np.ndarray | None = None) -> None:
     """Charges units, each given once, for so many rows in the next round of a run; one if None."""

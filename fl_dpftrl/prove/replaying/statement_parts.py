@@ -39,7 +39,7 @@ class Part:
     return f'{self.name.replace("_", " ")}: {self.guarantee}'
 
   @property
-  def tightness(self) -> tightness.Tightness | None:
+  def tightness(self) -> 'tightness.Tightness | None':
     """The distance of its ε from that of an attack; None where no ε is proven."""
     return tightness.tightness(self.guarantee, self.attack)
 

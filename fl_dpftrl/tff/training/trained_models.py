@@ -37,7 +37,7 @@ class Trained:
 
   model: Any
   statement: statements.Statement
-  history: metrics.History
+  history: 'metrics.History'
   folder: pathlib.Path
   delta: float
   setting: settings.Setting

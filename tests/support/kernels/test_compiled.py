@@ -119,6 +119,8 @@ def room(tmp_path):
     tmp_path / 'fl_dpftrl/support/kernels',
     ignore=shutil.ignore_patterns('__pycache__'),
   )
+  for place in ('fl_dpftrl', 'fl_dpftrl/support'):  # Before a package that is installed.
+    (tmp_path / place / '__init__.py').touch()
   return tmp_path
 
 
