@@ -25,6 +25,10 @@ def tokens_of(person: int) -> torch.Tensor:
   return torch.multinomial(0.8 ** torch.arange(32.0), 24, replacement=True, generator=draws)[None]
 
 
+def people_of(t: int) -> list[int]:
+  return torch.randperm(PEOPLE, generator=torch.Generator().manual_seed(t)).tolist()
+
+
 def batches_of(person: int) -> list[dict[str, torch.Tensor]]:
   return [{'input_ids': tokens_of(person), 'labels': tokens_of(person)}]
 
@@ -67,10 +71,8 @@ def main(folder: pathlib.Path) -> None:
     delta=1e-6,
   ) as aggregator:
     sgd = functools.partial(torch.optim.SGD, lr=0.4, momentum=MOMENTUM)
-    trainer = private.PrivateTrainer(model, aggregator, batches_of, server=sgd)
-    while (t := aggregator.next_round) < aggregator.max_rounds:
-      people = torch.randperm(PEOPLE, generator=torch.Generator().manual_seed(t)).tolist()
-      trainer.round(people, cohort=COHORT)
+    options = dict(cohort=COHORT, server=sgd)
+    for _ in private.trained_rounds(model, aggregator, people_of, batches_of, **options):
       print(f'loss {held_out_loss(model):.3f}, {aggregator.privacy_loss()}')
   model.save_pretrained(folder / 'adapter')
 

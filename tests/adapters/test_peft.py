@@ -158,10 +158,9 @@ def trained(folder, kill_at=None, dtype=torch.float32):
     'identity', noise_multiplier=0.0, clip_norm=9.0, folder=folder, **options
   ) as aggregator:
     server = functools.partial(torch.optim.Adam, lr=0.01)
-    trainer = adapter.PrivateTrainer(model, aggregator, batches, server=server, local_epochs=2)
-
-    while (t := aggregator.next_round) < aggregator.max_rounds:
-      trainer.round(range(t, 40), cohort=3)
+    options = dict(cohort=3, server=server, local_epochs=2)
+    people_of = lambda t: range(t, 40)
+    for t in adapter.trained_rounds(model, aggregator, people_of, batches, **options):
       if t + 1 == kill_at:
         raise KeyboardInterrupt
     assert aggregator.statement().min_sep >= 2
@@ -191,8 +190,9 @@ def test_a_round_steps_by_the_mean_of_the_people(tmp_path):
   updates = [adapter.update_of(model, batches(i), learning_rate=0.1) for i in (5, 6)]
   with made.aggregator(tmp_path / 'run', template=adapter.template(model), **options) as aggregator:
     server = functools.partial(torch.optim.SGD, lr=3.0)
-    trainer = adapter.PrivateTrainer(model, aggregator, batches, server=server, learning_rate=0.1)
-    trainer.round([5, 6, 7], cohort=2)
+    options = dict(cohort=2, server=server, learning_rate=0.1)
+    rounds = adapter.trained_rounds(model, aggregator, lambda t: [5, 6, 7], batches, **options)
+    assert next(rounds) == 0
   for name, parameter in adapter.learning(model).items():
     expected = before[name] + 1.5 * (updates[0][name] + updates[1][name])
     np.testing.assert_allclose(parameter.detach(), expected, rtol=1e-3, atol=1e-4)
