@@ -2,8 +2,6 @@
 
 Example:
   python -m experiments.finetune --text=chat.jsonl --epsilon=2 --output_dir=runs/chat --dry_run
-
-A run that was interrupted goes on when it is started again.
 """
 
 from fl_dpftrl.support import signals
@@ -13,22 +11,18 @@ if __name__ == '__main__':
 
 # pylint: disable=g-import-not-at-top,wrong-import-position
 import dataclasses
-import datetime
 import importlib.util
 import math
 import pathlib
 import sys
-import time
 import warnings
 from typing import Any
 
 import fl_dpftrl as dpftrl
-from experiments.finetune import data, export, flags, plan, report, secret_texts, settings, train
+from experiments.finetune import data, export, flags, plan, secret_texts, settings, train
 from experiments.stackoverflow import command_line
-from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.prove.reports import model_card, registry_entry
-from fl_dpftrl.support.files import durable, paths
-from fl_dpftrl.support.text import messages
+from fl_dpftrl.support.files import paths
 
 
 def main() -> None:
@@ -42,92 +36,70 @@ def main() -> None:
 
 def finetune(given: Any) -> str:
   """Plans, trains without noise and with it, and returns the plan or the table of results."""
-  began, root = time.monotonic(), paths.local(given.output_dir)
-  units = _units(given)
-  chosen = settings.chosen(len(units.train), given.given, units.most)
-  path = given.weights or weights()
+  root, path = paths.local(given.output_dir), given.weights or weights()
+  units = data.load(given.text, given.columns)
+  chosen = settings.chosen(len(units.train), given.given)
   task = train.task(units, chosen, path)
   frozen = task.model
   if given.secrets:
     task = secret_texts.beside(task, given.secrets)
     # Made-up people come beside those of the goal, whose part of the mean stays as it is.
     warnings.filterwarnings('ignore', r'\d+ updates for report_goal')
-  num_runs = 1 if given.skip_no_noise else 2
-  planned = plan.made(task, num_runs=num_runs, num_canaries=given.canaries)
+  planned, hopeless = plan.made(task, 1 if given.skip_no_noise else 2, given.canaries)
   if given.dry_run:
-    return planned.text
-  if planned.hopeless and not given.force:
-    raise ValueError(f'{planned.hopeless}; --force trains all the same')
-  print(planned.text, file=sys.stderr)
-  task = train.prepare(task, say=say)
-  before = _evaluated(task, root / f'before-{task.digest}-seed{chosen.seed}.json', frozen.zeros)
-  runs = {} if given.skip_no_noise else {'without noise': dataclasses.replace(chosen, **_NO_NOISE)}
-  runs[f'with {chosen.mechanism} noise'] = chosen
-  outcomes, trained, audit = {}, {}, None
-  for label, of_run in runs.items():
-    name = f'{of_run.mechanism}-epsilon{of_run.epsilon:g}-seed{chosen.seed}'
-    folder = root / f'{units.source}-{name}'
-    # What has no noise stays here.
-    watching = _observers(given.observer if math.isfinite(of_run.epsilon) else [], root)
-    say(f'training {label}')
-    with train.open_run(of_run, frozen.zeros, folder, watching, given.canaries) as aggregator:
-      b = train.train(dataclasses.replace(task, settings=of_run), aggregator, say=say)
+    return planned
+  if hopeless:
+    raise ValueError(hopeless)
+  print(planned, file=sys.stderr)
+  task = train.prepare(task)
+  outcomes, trained = {'before, as pretrained': task.evaluated(frozen.zeros)}, {}
+  free = dataclasses.replace(
+    chosen, mechanism='identity', epsilon=math.inf, clip_quantile=None, private_loss=False
+  )
+  for of_run in [chosen] if given.skip_no_noise else [free, chosen]:
+    is_private = math.isfinite(of_run.epsilon)
+    label = f'with {of_run.mechanism} noise' if is_private else 'without noise'
+    folder = root / f'{units.source}-{of_run.mechanism}-epsilon{of_run.epsilon:g}-seed{chosen.seed}'
+    observers = [dpftrl.observers.ProgressLine(stream=sys.stderr)]
+    for name in given.observer if is_private else []:  # What has no noise stays here.
+      arguments = [root / 'events.jsonl'] if name == 'jsonlines' else []
+      observers.append(getattr(dpftrl.observers, flags.OBSERVERS[name])(*arguments))
+    data.say(f'training {label}')
+    with train.open_run(of_run, frozen.zeros, folder, observers, given.canaries) as aggregator:
+      b = train.train(dataclasses.replace(task, settings=of_run), aggregator)
       statement = aggregator.statement()
-      if math.isfinite(of_run.epsilon):
+      if is_private:
         aggregator.report(folder / 'privacy.html')
-        audit = given.canaries and dpftrl.audit_run(folder, delta=chosen.delta)
-        facts = {'name': f'LoRA of {frozen.name}: {units.source}', 'base_model': frozen.name}
-        path_of_entry = folder / 'registry.json'
-        entry = registry_entry.write_entry(path_of_entry, statement, facts, audit=audit)
-        model_card.write_card(folder / 'README.md', entry, path_of_entry.name)
-    outcomes[label] = _evaluated(task, folder / 'evaluated.json', b)
-    trained[label] = b
-  remembered = secret_texts.remembered(task, trained) if given.secrets else {}
-  seconds = datetime.timedelta(seconds=round(time.monotonic() - began))
-  say(f'{seconds} by the clock, {time.process_time():.0f} s of processor time')
-  files = {
+    outcomes[label], trained[label] = task.evaluated(b), b
+  audit = given.canaries and dpftrl.audit_run(folder, delta=chosen.delta)
+  facts = {'name': f'LoRA of {frozen.name}: {units.source}', 'base_model': frozen.name}
+  entry = registry_entry.write_entry(folder / 'registry.json', statement, facts, audit=audit)
+  model_card.write_card(folder / 'README.md', entry, 'registry.json')
+  lines = {f'Held out: {len(task.held_out_tokens)} ({units.source})': 'perplexity   next token'}
+  for label, outcome in outcomes.items():
+    lines[f'  {label}'] = f'{outcome["perplexity"]:8.2f} {100 * outcome["accuracy"]:10.2f} %'
+  lines |= {
+    'Participation, from the log': f'{statement.num_participations} times, by'
+    f' {statement.num_devices} of {len(task.names)}, each {units.unit}',
+    'Guarantee of this run': f'{statement.quoted} (zero-out adjacency)',
     'Report': folder / 'privacy.html',
-    'Participation log': folder / ledger_format.NAME,
     **export.write(folder, frozen, b, path),
   }
-  if remembered:
-    files['Secrets'] = root / f'secrets-{units.source}-epsilon{chosen.epsilon:g}.png'
-    secret_texts.draw(files['Secrets'], remembered)
-  lines = [report.table(task, before, outcomes, statement, files)]
-  lines += [secret_texts.line(label, result) for label, result in remembered.items()]
+  texts = []
+  if given.secrets:
+    remembered = secret_texts.remembered(task, trained)
+    lines['Secrets'] = root / f'secrets-{units.source}-epsilon{chosen.epsilon:g}.png'
+    secret_texts.draw(lines['Secrets'], remembered)
+    texts += [secret_texts.line(label, result) for label, result in remembered.items()]
   if audit:
-    lines.append(repr(audit))
-  return '\n'.join(lines)
-
-
-_NO_NOISE: dict[str, Any] = dict(
-  mechanism='identity', epsilon=math.inf, clip_quantile=None, private_loss=False
-)
-
-
-def _units(given: Any) -> data.Units:
-  """Returns the units of texts; without --text those of changelogs, if there are enough."""
-  if given.text in flags.NAMES:
-    return data.load(given.text)
-  if given.text is not None:
-    return data.own(paths.local(given.text), given.person_column, given.text_column, say)
-  try:
-    return data.load('changelogs')
-  except ValueError:
-    say('this machine has changelogs of too few people: training with docstrings by source file')
-    return data.load('docstrings')
-
-
-def _observers(names: list[str], root: pathlib.Path) -> list[dpftrl.observers.Observer]:
-  """Returns new observers of a run by their names, with lines of progress."""
-  makers = {
-    'jsonl': lambda: dpftrl.observers.JsonLines(root / 'events.jsonl'),
-    'tensorboard': dpftrl.observers.TensorBoard,
-    'wandb': dpftrl.observers.WandB,
-    'mlflow': dpftrl.observers.MLflow,
-  }
-  lines = dpftrl.observers.ProgressLine(stream=sys.stderr)
-  return [lines, *(makers[name]() for name in names)]
+    texts.append(repr(audit))
+  before, *_, after = (outcome['perplexity'] for outcome in outcomes.values())
+  if not after < before:  # Also where it is no number.
+    texts.append(
+      'The model is worse than before training: do not use it. More people or a larger ε have less'
+      ' noise; see `Noise to signal` of --dry_run'
+    )
+  return '\n'.join([*(f'{name:<40}{text}' for name, text in lines.items()), *texts])
 
 
 def weights() -> pathlib.Path:
@@ -136,18 +108,6 @@ def weights() -> pathlib.Path:
   if package is None or package.origin is None:
     raise ValueError('SmolLM2 is not installed: use `make finetune`, or give --weights')
   return next(pathlib.Path(package.origin).parent.glob('*.gguf'))
-
-
-def _evaluated(task: train.Task, path: pathlib.Path, b: Any) -> dict[str, Any]:
-  """Returns the evaluation of B, which is stored."""
-  if not path.exists():
-    path.parent.mkdir(parents=True, exist_ok=True)
-    durable.write(path, task.evaluated(b))
-  return durable.read(path)
-
-
-def say(line: str) -> None:
-  print(messages.one_line(line), file=sys.stderr, flush=True)
 
 
 if __name__ == '__main__':

@@ -5,123 +5,105 @@ their names only: duplicates are removed within a unit, and one with little or n
 all the same. A text that several wrote may therefore be in training and held out.
 """
 
-import dataclasses
 import hashlib
 import hmac
+import itertools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from experiments.finetune.flags import NAMES
 from experiments.stackoverflow.datasets import changelogs, docstring_text, texts
 from fl_dpftrl.logs import id_spellings
-
-if TYPE_CHECKING:
-  import tokenizers
-
-FEWEST_PEOPLE = 400
-"""People of the machine's changelogs, below which docstrings are taken."""
-
-MOST_UNITS = 700
-"""Training units of the texts that machines have."""
+from fl_dpftrl.support.files import paths
+from fl_dpftrl.support.text import messages
 
 PADDING = -1
 """Id after the end of a text, which is no target."""
 
-_SHORTEST_ENTRY = 20  # characters
-SHORTEST_HELD_OUT = 25  # tokens
+_FEWEST = 450  # people of the machine's changelogs, below which docstrings are taken
+_MOST = 616  # training units of texts that machines have: 44 in each of 14 rounds
+_SHORTEST_ENTRY = 20  # characters, in texts that machines have
 _MOST_FILES = 1500  # source files that are parsed
 _HELD_OUT = 10  # one unit of so many
-_MOST = 40  # people of a round, of texts of the machine
-_FEWEST = 2  # training units of one's own texts
-
-Texts = Mapping[str, Sequence[str]]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Units:
+class Units(NamedTuple):
   """Units by name, each with its texts joined in an order that the name draws.
 
   Attributes:
-    source: where the text is from; one of `flags.NAMES`, or 'own'.
+    source: one of `flags.NAMES`, or 'own'.
     unit: what a unit is.
-    train: name → text.
-    held_out: name → text, for evaluation.
-    most: people of a round by default, for texts of the machine; None for as many as there can be.
+    train, held_out: name → text; the second is for evaluation.
   """
 
   source: str
   unit: str
   train: Mapping[str, str]
   held_out: Mapping[str, str]
-  most: int | None = None
 
 
-def load(name: str) -> Units:
-  """Returns the units of a set of texts that machines have.
+def say(line: str) -> None:
+  """Prints a line of progress."""
+  print(messages.one_line(line), file=sys.stderr, flush=True)
+
+
+def load(text: str | None, columns: tuple[str, str]) -> Units:
+  """Returns the units of texts that machines have, or of one's own.
 
   Args:
-    name: 'changelogs', people who wrote in /usr/share/doc; 'docstrings', source files of installed
-      packages; or 'public', source files of Python's standard library, which is public text.
+    text: 'changelogs', people who wrote in /usr/share/doc; 'docstrings', source files of installed
+      packages; 'public', source files of Python's standard library, which is public text; a table,
+      or a folder with a .txt file, or a folder of them, for each person. None for changelogs, or
+      for docstrings where these are of too few people.
+    columns: person and text in a table.
 
   Raises:
-    ValueError: where there are fewer than 400 training units.
+    ValueError: for another text, and one of fewer than three units.
   """
-  if name == 'changelogs':
-    unit, entries = 'a person', changelogs.entries('/usr/share/doc')
+  is_own = text is not None and text not in NAMES
+  if is_own:
+    unit, entries = 'a person', _own(paths.local(text), columns)
+  elif text in ('docstrings', 'public'):
+    unit, entries = 'a source file', docstring_text.by_file(_MOST_FILES, is_public=text == 'public')
   else:
-    unit, entries = 'a source file', docstring_text.by_file(_MOST_FILES, is_public=name == 'public')
-  train, held_out = divided(entries)
-  if len(train) < FEWEST_PEOPLE:
-    raise ValueError(
-      f'--text={name} has {len(train)} training units on this machine, and {FEWEST_PEOPLE} are'
-      ' needed; --text=docstrings is on every machine'
-    )
-  train = dict(list(train.items())[:MOST_UNITS])
-  return Units(source=name, unit=unit, train=train, held_out=held_out, most=_MOST)
+    unit, entries = 'a person', changelogs.entries('/usr/share/doc')
+    if text is None and len(entries) < _FEWEST:
+      say('this machine has changelogs of too few people: training with docstrings by source file')
+      return load('docstrings', columns)
+  train, held_out = divided(entries, shortest_entry=1 if is_own else _SHORTEST_ENTRY)
+  if train and not held_out:  # By the names only, as the division is.
+    name = next(iter(train))
+    held_out[name] = train.pop(name)
+  if len(train) < 2:
+    raise ValueError(f'--text={text} has texts of {len(entries)} units, and at least 3 are needed')
+  train = dict(itertools.islice(train.items(), None if is_own else _MOST))
+  return Units('own' if is_own else text or 'changelogs', unit, train, held_out)
 
 
-def own(
-  path: pathlib.Path, person_column: str, text_column: str, say: Callable[[str], None]
-) -> Units:
-  """Returns the units of one's own texts, and says where two names may be of one person.
-
-  Args:
-    path: a table, or a folder with a .txt file, or a folder of them, for each person.
-    person_column, text_column: columns of a table.
-    say: takes lines.
-
-  Raises:
-    ValueError: for another file, and for texts of fewer than three people.
-  """
-  flags = '--person_column', '--text_column'
-  contents, _ = texts.contents_of(path, person_column, text_column, flags)
+def _own(path: pathlib.Path, columns: tuple[str, str]) -> dict[str, list[str]]:
+  """Returns the texts of each person, and says where two names may be of one person."""
+  contents, _ = texts.contents_of(path, *columns, ('--columns', '--columns'))
   people: dict[str, list[str]] = {}
-  for name, several in contents.items():
-    if not all(isinstance(text, str) for text in several):
-      raise ValueError(
-        f'{path}: column {text_column} ({flags[1]}) must have text, and no token ids'
-      )
+  for name, entries in contents.items():
+    if not all(isinstance(entry, str) for entry in entries):
+      raise ValueError(f'{path}: column {columns[1]} (--columns) must have text, and no token ids')
     if path.is_dir() and name.endswith('.txt'):
       name = name.removesuffix('.txt').split('/')[0]
-    people.setdefault(str(name), []).extend(several)
+    people.setdefault(str(name), []).extend(entries)
   spellings = id_spellings.Spellings()
   spellings.add(pa.array(people))
   for warning in id_spellings.warnings(spellings.mergeable, len(people)):
     say(f'names of people: {warning}')
-  train, held_out = divided(people, shortest_entry=1)
-  if not held_out:  # By the names only, as the division is.
-    name = next(iter(train))
-    held_out[name] = train.pop(name)
-  if len(train) < _FEWEST:
-    raise ValueError(f'{path} has texts of {len(people)} people, and at least 3 are needed')
-  return Units(source='own', unit='a person', train=train, held_out=held_out)
+  return people
 
 
 def divided(
-  texts: Texts, *, shortest_entry: int = _SHORTEST_ENTRY
+  texts: Mapping[str, Sequence[str]], *, shortest_entry: int
 ) -> tuple[dict[str, str], dict[str, str]]:
   """Returns the text of each training unit, and of one unit of ten that is held out, by name.
 
@@ -138,38 +120,22 @@ def divided(
 
 
 def rows(
-  texts: Mapping[str, str],
-  tokenizer: 'tokenizers.Tokenizer',
-  length: int,
-  *,
-  blocks: int = 1,
-  fewest: int = 0,
-  at_most: int | None = None,
+  texts: Mapping[str, str], tokenizer: Any, length: int, blocks: int = 1
 ) -> tuple[list[str], np.ndarray, np.ndarray]:
   """Returns names, blocks of each name, and tokens of all blocks, int32 [blocks, length + 1].
 
   A block begins with the last token of the one before, which it does not predict. `PADDING` follows
-  a shorter one. Units of training are taken whatever their text: one that was left out for it would
-  move those after it.
-
-  Args:
-    blocks: most blocks of a unit, each of which has one at least.
-    fewest: tokens that a unit has at least.
-    at_most: units; None for all.
+  a shorter one. A unit has one block at least, and `blocks` at most: one that was left out for its
+  text would move those after it.
   """
-  names, counts, tokens = list[str](), list[int](), list[list[int]]()
-  for name, text in texts.items():
-    if len(names) == at_most:
-      break
+  counts, tokens = list[int](), list[list[int]]()
+  for text in texts.values():
     ids = tokenizer.encode(text[: 9 * length * blocks]).ids[: length * blocks + 1]
-    if len(ids) < fewest:
-      continue
     starts = range(0, max(len(ids) - 1, 1), length)
-    names.append(name)
     counts.append(len(starts))
     parts = [ids[start : start + length + 1] for start in starts]
     tokens += [part + [PADDING] * (length + 1 - len(part)) for part in parts]
-  return names, np.array(counts, int), np.array(tokens, np.int32).reshape(-1, length + 1)
+  return list(texts), np.array(counts, int), np.array(tokens, np.int32).reshape(-1, length + 1)
 
 
 def in_order(names: Sequence[str], seed: int) -> list[int]:
@@ -180,10 +146,8 @@ def in_order(names: Sequence[str], seed: int) -> list[int]:
 
 def device_ids(names: Sequence[str], key: bytes) -> list[str]:
   """Returns keyed hashes of names, for logs: without the key nobody can tell whose they are."""
-  return [
-    hmac.new(key, name.encode('utf-8', 'replace'), hashlib.sha256).hexdigest()[:16]
-    for name in names
-  ]
+  keyed = lambda name: hmac.digest(key, name.encode('utf-8', 'replace'), 'sha256')
+  return [keyed(name).hex()[:16] for name in names]
 
 
 def _number(name: str) -> int:

@@ -1,14 +1,14 @@
 """A fine-tuned model as files that other programs read: a PEFT adapter, and a merged GGUF."""
 
+import json
 import pathlib
 
 import numpy as np
 
 from experiments.finetune import model
-from fl_dpftrl.adapters import lora_files
 from fl_dpftrl.support.files import durable
 
-ADAPTER_NAME, MERGED_NAME = 'adapter', 'model.gguf'
+_KEY = 'base_model.model.model.layers.{}.self_attn.v_proj.lora_{}.weight'
 
 
 def write(
@@ -16,24 +16,47 @@ def write(
 ) -> dict[str, pathlib.Path]:
   """Writes adapter/ and model.gguf into the folder of a run, and returns what each is → its path.
 
-  Args:
-    folder: of the run.
-    trained: the model, whose A is the adapter's first factor.
-    b: the second factors, [upper layers, rank, values].
-    weights: GGUF file that the model was read from.
+  The model was read from the GGUF file of weights; b is [upper layers, rank, values].
   """
-  factors = dict(zip(_layers(trained), zip(np.asarray(trained.a), np.asarray(b))))
-  lora_files.write_adapter(folder / ADAPTER_NAME, factors, base_model=trained.name)
-  with durable.replacing(folder / MERGED_NAME) as path:
+  files = {'Adapter': folder / 'adapter', 'Merged model': folder / 'model.gguf'}
+  files['Adapter'].mkdir(exist_ok=True)
+  _write_adapter(files['Adapter'], trained, b)
+  with durable.replacing(files['Merged model']) as path:
     write_merged(path, weights, trained, b)
-  return {'Adapter': folder / ADAPTER_NAME, 'Merged model': folder / MERGED_NAME}
+  return files
+
+
+def _write_adapter(folder: pathlib.Path, trained: model.Model, b: np.ndarray) -> None:
+  """Writes A and B in PEFT's layout, transposed as PyTorch has matrices."""
+  from safetensors import numpy as safetensors  # Its environment is that of `make finetune`.
+
+  tensors = {
+    _KEY.format(layer, name): np.ascontiguousarray(factor.T, np.float32)
+    for name, factors in (('A', np.asarray(trained.a)), ('B', np.asarray(b)))
+    for layer, factor in zip(_layers(trained), factors)
+  }
+  rank = trained.a.shape[2]
+  config = {
+    'peft_type': 'LORA',
+    'task_type': 'CAUSAL_LM',
+    'base_model_name_or_path': trained.name,
+    'r': rank,
+    'lora_alpha': rank,  # The additions are times lora_alpha / r.
+    'inference_mode': True,
+    'target_modules': ['v_proj'],
+    'layers_to_transform': list(_layers(trained)),
+    'layers_pattern': 'layers',
+  }
+  content = safetensors.save(tensors, {'format': 'pt'})
+  durable.write_durably(folder / 'adapter_model.safetensors', content)
+  durable.write_durably(folder / 'adapter_config.json', json.dumps(config, indent=2).encode())
 
 
 def write_merged(
   path: pathlib.Path, weights: pathlib.Path, trained: model.Model, b: np.ndarray
 ) -> None:
   """Writes the GGUF file that was read anew, with V + A·B in float32 where there are additions."""
-  import gguf  # Its environment is that of `make finetune`.
+  import gguf
 
   reader, writer = gguf.GGUFReader(weights), gguf.GGUFWriter(path, 'llama')
   for name, field in reader.fields.items():

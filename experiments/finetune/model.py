@@ -9,16 +9,13 @@ import dataclasses
 import functools
 import hashlib
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fl_dpftrl.support.text import messages
-
-if TYPE_CHECKING:
-  import tokenizers
 
 _MATRICES = ('attn_q', 'attn_k', 'attn_v', 'attn_output', 'ffn_gate', 'ffn_up', 'ffn_down')
 _NORMS = ('attn_norm', 'ffn_norm')
@@ -45,8 +42,8 @@ class Config(NamedTuple):
 @functools.partial(
   jax.tree_util.register_dataclass,
   data_fields=['lower', 'upper', 'ends', 'a'],
-  meta_fields=['config', 'name'],
-  drop_fields=['tokenizer'],
+  meta_fields=['config'],
+  drop_fields=['name', 'num_parameters', 'digest', 'tokenizer'],
 )
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Model:
@@ -60,6 +57,8 @@ class Model:
     ends: 'embedding' and 'head', [tokens, width], and 'norm', [width].
     a: the fixed factors of the additions, [upper layers, width, rank].
     name: name of the model, as its file has it.
+    num_parameters: frozen parameters.
+    digest: SHA-256 of the file.
   """
 
   config: Config
@@ -68,24 +67,9 @@ class Model:
   ends: Weights
   a: jax.Array
   name: str = ''
+  num_parameters: int = 0
+  digest: str = ''
   tokenizer: Any = None
-
-  @property
-  def num_parameters(self) -> int:
-    """Frozen parameters; embedding and head count once where they are one matrix."""
-    arrays = {
-      id(array): array.size for array in jax.tree.leaves((self.lower, self.upper, self.ends))
-    }
-    return sum(arrays.values())
-
-  @property
-  def digest(self) -> str:
-    """SHA-256 of sizes and frozen weights: another file may have the same name and size."""
-    digest = hashlib.sha256(repr(self.config).encode())
-    for path, array in jax.tree_util.tree_leaves_with_path((self.lower, self.upper, self.ends)):
-      digest.update(f'{path} {array.shape} {array.dtype}\n'.encode())
-      digest.update(np.ascontiguousarray(array))
-    return digest.hexdigest()
 
   @property
   def zeros(self) -> np.ndarray:
@@ -128,22 +112,17 @@ class Model:
   ) -> tuple[jax.Array, jax.Array]:
     """Returns minus the gradient of each unit's mean loss, [units, *b.shape], and the losses.
 
-    Args:
-      features: [units, time, width].
-      targets: the tokens that follow, [units, time]; negative ones are left out.
-      b: the additions' second factors.
-      num_words: the loss is over the first so many tokens, the most frequent ones.
+    Targets [units, time] follow the features [units, time, width]; negative ones, and those after
+    the first `num_words`, the most frequent ones, are left out.
     """
     targets = jnp.where(targets < num_words, targets, -1)
 
-    def total(b):  # Each unit's loss depends on its own copy of B only.
-      losses = _losses(self.logits(features, b, num_words), targets)
-      means = losses.sum(1) / jnp.maximum((targets >= 0).sum(1), 1)
-      return -means.sum(), means
+    def loss(b, features, targets):
+      losses = _losses(self.logits(features[None], b, num_words), targets[None])
+      return losses.sum() / jnp.maximum((targets >= 0).sum(), 1)
 
-    copies = jnp.repeat(jnp.asarray(b)[:, None], len(features), axis=1)
-    gradients, losses = jax.grad(total, has_aux=True)(copies)
-    return jnp.moveaxis(gradients, 1, 0), losses
+    losses, gradients = jax.vmap(jax.value_and_grad(loss), (None, 0, 0))(b, features, targets)
+    return -gradients, losses
 
   @functools.partial(jax.jit, static_argnames='num_words')
   def sums(self, features: Any, targets: Any, b: Any, num_words: int | None = None) -> jax.Array:
@@ -200,10 +179,12 @@ def load(path: str | os.PathLike[str], *, num_trained: int, rank: int, seed: int
     ends={'embedding': embedding, 'head': head, 'norm': jnp.asarray(read('output_norm.weight'))},
     a=jnp.asarray(a / config.width**0.5, jnp.float32),
     name=fields.get('general.name', ''),
+    num_parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),
+    digest=hashlib.sha256(reader.data).hexdigest(),
   )
 
 
-def _tokenizer(tokens: list[str], merges: list[str]) -> 'tokenizers.Tokenizer':
+def _tokenizer(tokens: list[str], merges: list[str]) -> Any:
   """Returns GPT-2's byte-pair encoding, with each digit by itself."""
   import tokenizers
   from tokenizers import decoders, models, pre_tokenizers
@@ -235,7 +216,7 @@ def _layer(
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
   """Returns a layer of x [units, time, width], and its keys and values.
 
-  The addition is A [width, rank], and B [rank, values] or one for each unit, [units, rank, values].
+  The addition is A [width, rank], and B [rank, values].
   Seen are keys and values of earlier tokens, each of as many units in order.
   """
   units, time, _ = x.shape

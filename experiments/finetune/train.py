@@ -2,11 +2,10 @@
 
 import dataclasses
 import hashlib
-import io
 import math
 import pathlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,17 +16,15 @@ from fl_dpftrl.mechanisms import workload_error
 from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support.files import durable, paths
 
-_HELD_OUT_TOKENS, _MOST_HELD_OUT = 128, 64  # of a unit; units
-# Length of the noise in the trained numbers with which public text lost least (docs/finetune.md).
+# Of a held-out unit: tokens, and the fewest to evaluate with; units.
+_HELD_OUT_TOKENS, _SHORTEST_HELD_OUT, _MOST_HELD_OUT = 128, 25, 64
+# With these public text lost least (docs/results.md): length of the noise in the trained numbers,
+# and rates of 14 rounds with next to no noise, and without.
 _NOISE_LENGTHS, _OTHER_LENGTH = {'identity': 30.5}, 19.6
-_LARGEST_RATE = 7.5
+_LARGEST_RATE, _RATE_WITHOUT_NOISE = 20.0, 7.5
 WORDS = 16_384  # tokens that the training loss is over, the most frequent ones
 _BATCH = 8  # blocks of text
-PEOPLE = 32  # whose updates are in memory
 _LARGEST_LOSS = 10.0  # of a unit, where losses are released
-
-Say = Callable[[str], None]
-State = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -46,7 +43,6 @@ class Task:
 
   settings: settings.Settings
   model: model.Model
-  units: data.Units
   names: list[str]
   starts: np.ndarray
   tokens: np.ndarray
@@ -75,39 +71,32 @@ class Task:
     updates, losses = map(means, zip(*parts))
     return updates, losses
 
-  def evaluated(self, b: np.ndarray, part: slice = slice(None)) -> dict[str, Any]:
-    """Returns perplexity, accuracy and tokens of the held-out units, or of some of them."""
+  def evaluated(self, b: np.ndarray, part: slice = slice(None)) -> dict[str, float]:
+    """Returns perplexity and accuracy of the tokens of the held-out units, or of some of them."""
     rows = np.arange(len(self.held_out_tokens))[part]
     batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
     sums = lambda i: self.model.sums(self.held_out[i], self.held_out_tokens[i, 1:], b)
     of_units = np.concatenate([*map(sums, batches)], axis=1)
     loss, hits, num_tokens = of_units.sum(axis=1, dtype=float)
-    return {
-      'perplexity': float(np.exp(loss / num_tokens)),
-      'accuracy': float(hits / num_tokens),
-      'num_tokens': int(num_tokens),
-    }
+    return {'perplexity': float(np.exp(loss / num_tokens)), 'accuracy': float(hits / num_tokens)}
 
 
 def task(units: data.Units, chosen: settings.Settings, weights: pathlib.Path) -> Task:
   """Returns a task whose features are to be prepared; ValueError with nothing to evaluate by."""
   frozen = model.load(weights, num_trained=chosen.layers, rank=chosen.rank, seed=chosen.seed)
-  names, counts, tokens = data.rows(
-    units.train, frozen.tokenizer, chosen.tokens, blocks=chosen.blocks
-  )
-  options = dict(fewest=data.SHORTEST_HELD_OUT, at_most=_MOST_HELD_OUT)
-  _, _, held_out = data.rows(units.held_out, frozen.tokenizer, _HELD_OUT_TOKENS, **options)
+  names, counts, tokens = data.rows(units.train, frozen.tokenizer, chosen.tokens, chosen.blocks)
+  _, _, held_out = data.rows(units.held_out, frozen.tokenizer, _HELD_OUT_TOKENS)
+  held_out = held_out[(held_out >= 0).sum(axis=1) >= _SHORTEST_HELD_OUT][:_MOST_HELD_OUT]
   if not len(held_out):
     raise ValueError(
-      f'--text: {len(units.held_out)} units are held out, and none has'
-      f' {data.SHORTEST_HELD_OUT} tokens to evaluate with: give more text, or more people'
+      f'--text: {len(units.held_out)} units are held out, and none has {_SHORTEST_HELD_OUT} tokens'
+      ' to evaluate with: give more text, or more people'
     )
-  digest = hashlib.sha256(f'{frozen.digest} {chosen.layers} {tokens.shape}\n'.encode())
-  digest.update(tokens.tobytes() + held_out.tobytes())
+  facts = f'{frozen.digest} {chosen.layers} {tokens.shape}\n'
+  digest = hashlib.sha256(facts.encode() + tokens.tobytes() + held_out.tobytes())
   return Task(
     settings=chosen,
     model=frozen,
-    units=units,
     names=names,
     starts=np.cumsum([0, *counts]),
     tokens=tokens,
@@ -116,21 +105,15 @@ def task(units: data.Units, chosen: settings.Settings, weights: pathlib.Path) ->
   )
 
 
-def prepare(unprepared: Task, *, cache_dir: str = '.cache', say: Say) -> Task:
-  """Returns a task with what the frozen layers make of its texts.
-
-  It is stored in the cache, which only its owner can read.
-  """
-  folder = paths.local(cache_dir) / f'finetune-{unprepared.digest}'
-
-  def computed(name: str, tokens: np.ndarray) -> features.Features:
-    on_block = lambda start: say(f'frozen layers: {start} of {len(tokens)} {name} blocks of text')
-    return features.Features(folder / name, tokens[:, :-1], unprepared.model.features, on_block)
-
+def prepare(unprepared: Task) -> Task:
+  """Returns a task with what the frozen layers make of its texts, from the cache, a private one."""
+  folder = paths.local('.cache') / f'finetune-{unprepared.digest}'
+  compute = unprepared.model.features
+  stored = lambda name, tokens: features.stored(folder / name, tokens[:, :-1], compute)
   return dataclasses.replace(
     unprepared,
-    features=computed('training', unprepared.tokens),
-    held_out=computed('held-out', unprepared.held_out_tokens),
+    features=stored('training', unprepared.tokens),
+    held_out=stored('held-out', unprepared.held_out_tokens),
   )
 
 
@@ -162,81 +145,64 @@ def open_run(
   )
 
 
-def server_rate(
-  chosen: settings.Settings, aggregator: dpftrl.PrivateAggregator, num_coordinates: int
-) -> float:
+def server_rate(chosen: settings.Settings, aggregator: dpftrl.PrivateAggregator) -> float:
   """Returns the learning rate as given, or so that the noise has the length that served best.
 
-  Where noise is small, the rate moves the numbers as far as 7.5 does in 14 rounds.
+  Where noise is small, the rate moves the numbers as far as the largest one does in 14 rounds.
   """
   if chosen.learning_rate is not None:
     return chosen.learning_rate
   steps = lambda n: float(chosen.workload.apply(np.ones(n))[-1])
-  rate = _LARGEST_RATE * steps(settings.ROUNDS) / steps(chosen.rounds)
-  if aggregator.noise_multiplier:
-    errors = workload_error.per_query_error(aggregator.strategy, chosen.rounds, chosen.workload)
-    noise = aggregator.noise_multiplier * chosen.clip_norm * errors[-1] / chosen.cohort
-    length = _NOISE_LENGTHS.get(chosen.mechanism, _OTHER_LENGTH)
-    rate = min(rate, length / (noise * num_coordinates**0.5))
-  return float(f'{rate:.4g}')
+  share = steps(settings.ROUNDS) / steps(chosen.rounds)
+  if not aggregator.noise_multiplier:
+    return float(f'{_RATE_WITHOUT_NOISE * share:.4g}')
+  errors = workload_error.per_query_error(aggregator.strategy, chosen.rounds, chosen.workload)
+  noise = aggregator.noise_multiplier * chosen.clip_norm * errors[-1] / chosen.cohort
+  noise *= aggregator.claim.arithmetic.num_coordinates**0.5
+  rate = _NOISE_LENGTHS.get(chosen.mechanism, _OTHER_LENGTH) / noise
+  return float(f'{min(_LARGEST_RATE * share, rate):.4g}')
 
 
-def train(
-  task: Task,
-  aggregator: dpftrl.PrivateAggregator,
-  *,
-  rate: float | None = None,
-  say: Say = lambda line: None,
-) -> np.ndarray:
-  """Trains, or goes on training, in the aggregator's folder; returns B after the last round.
-
-  Args:
-    task: texts, model and settings.
-    aggregator: that of `open_run`.
-    rate: the server's learning rate; None for `server_rate`.
-    say: takes a line on rounds that are lost.
+def train(task: Task, aggregator: dpftrl.PrivateAggregator) -> np.ndarray:
+  """Trains, or goes on training, in the folder of an `open_run`; returns B after the last round.
 
   Raises:
     ValueError: for a folder whose run has other texts, weights or settings.
     LostStateError: for a folder with rounds and without model or key of the device ids.
   """
   folder, zeros = aggregator.folder, task.model.zeros
-  rate = rate or server_rate(task.settings, aggregator, zeros.size)
-  stored, setting_path, key_path = (folder / n for n in ('model.npz', 'setting.json', 'ids.key'))
+  rate = server_rate(task.settings, aggregator)
+  stored, key_path = folder / 'model.npz', folder / 'ids.key'
   if is_new := not stored.exists():
     aggregator.require_new()  # A run that has rounds has lost its model.
     durable.write_durably(key_path, secrets.token_bytes(32), private=True)
   ids = data.device_ids(task.names, key_path.read_bytes())
-  setting = {**dataclasses.asdict(task.settings), 'texts or weights': task.digest}
-  setting |= {'learning_rate': rate, 'epsilon': str(task.settings.epsilon)}
+  setting = dataclasses.asdict(task.settings) | {'learning_rate': rate}
+  setting['texts or weights'] = task.digest
   # Who is called otherwise would be another person, in a round of their own.
   setting['people'] = hashlib.sha256(''.join(ids).encode()).hexdigest()
+  facts = np.array([f'{name} {value}' for name, value in setting.items()])
   if is_new:
-    durable.write(setting_path, setting)
-    _store(stored, {'b': zeros, 'velocity': zeros, 't': np.array(0)})
-  recorded = durable.read(setting_path)
-  differing = [name for name, value in setting.items() if recorded.get(name) != value]
-  if differing:
-    raise ValueError(f'{folder} has a run with other {", ".join(differing)}: name a new folder')
+    _store(stored, {'b': zeros, 'velocity': zeros, 't': np.array(0), 'setting': facts})
   with np.load(stored, allow_pickle=False) as arrays:
     state = dict(arrays)
+  differing = [fact for fact in facts if fact not in state['setting']]
+  if differing:
+    raise ValueError(f'{folder} has no run with {", ".join(differing)}: name a new folder')
   if lost := aggregator.next_round - int(state['t']):
-    say(f'rounds lost by an interrupt: {lost}; they count for ε, and are not made again')
+    data.say(f'rounds lost by an interrupt: {lost}; they count for ε, and are not made again')
   while aggregator.next_round < aggregator.max_rounds:
     numbers = task.units_of_round(aggregator.next_round)
     with aggregator.round([ids[number] for number in numbers]) as round_:
-      for start in range(0, len(numbers), PEOPLE):
-        updates, losses = task.updates(numbers[start : start + PEOPLE], state['b'])
-        metrics = {'loss': losses} if task.settings.private_loss else None
-        round_.add_batch(updates, metrics=metrics)
+      updates, losses = task.updates(numbers, state['b'])
+      round_.add_batch(updates, metrics={'loss': losses} if task.settings.private_loss else None)
     velocity = np.float32(settings.MOMENTUM) * state['velocity'] + np.asarray(round_.mean)
     b = state['b'] + np.float32(rate) * velocity
-    state = {'b': b, 'velocity': velocity, 't': state['t'] + 1}
+    state |= {'b': b, 'velocity': velocity, 't': state['t'] + 1}
     _store(stored, state)
   return state['b']
 
 
-def _store(path: pathlib.Path, state: State) -> None:
-  buffer = io.BytesIO()
-  np.savez(buffer, **state)
-  durable.write_durably(path, buffer.getvalue(), private=True)
+def _store(path: pathlib.Path, state: dict[str, np.ndarray]) -> None:
+  with durable.replacing(path, private=True) as temporary, temporary.open('wb') as file:
+    np.savez(file, **state)

@@ -1,7 +1,7 @@
 """Correlated noise in training loops of other libraries: a module a library, each an extra.
 
 `fl_dpftrl.adapters.flower`, `.nvflare`, `.opacus`, `.optax`, `.peft` and `.pfl` import their
-library; `.sites`, `.lora_files` and this module none.
+library; `.sites` and this module none.
 """
 
 import contextlib

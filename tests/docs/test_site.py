@@ -174,7 +174,7 @@ def named(room: str) -> set[str]:
   names |= {node.name for node in tree.body if hasattr(node, 'name')}
   lists = re.search(r'__all__ = (\[.*?\])', ast.unparse(tree))
   adapters = (
-    {'flower', 'lora_files', 'nvflare', 'opacus', 'optax', 'peft', 'pfl', 'sites'}
+    {'flower', 'nvflare', 'opacus', 'optax', 'peft', 'pfl', 'sites'}
     if room == 'fl_dpftrl.adapters'
     else set()
   )

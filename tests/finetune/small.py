@@ -62,7 +62,6 @@ def task(*, num_units=30, length=12, seed=0, **given) -> train.Task:
   return train.Task(
     settings=chosen,
     model=frozen,
-    units=data.Units(source='own', unit='a person', train={}, held_out={}),
     names=[f'Ada Lovelace {i}' for i in range(num_units)],
     starts=np.cumsum([0, *counts]),
     features=features(tokens),

@@ -55,15 +55,16 @@ def test_a_unit_depends_on_its_own_texts_only():
   texts = {
     f'person {i}': [shared, shared, f'what only person {i} wrote', 'short'] for i in range(99)
   }
-  train, held_out = data.divided(texts)
+  divided = lambda texts: data.divided(texts, shortest_entry=9)
+  train, held_out = divided(texts)
   assert len(train) + len(held_out) == 99 and 2 <= len(held_out) <= 25
   assert all(text.count(shared) == 1 and 'short' not in text for text in train.values())
   assert all(text.count(shared) == 1 for text in held_out.values())
   name = next(iter(train))
-  alone, _ = data.divided({name: texts[name]})
+  alone, _ = divided({name: texts[name]})
   assert alone[name] == train[name]
   # Without any text of its own a unit stays where it is.
-  fewer, _ = data.divided({**texts, name: ['short']})
+  fewer, _ = divided({**texts, name: ['short']})
   assert list(fewer) == list(train) and fewer == {**train, name: ''}
 
 
@@ -73,20 +74,18 @@ def test_rows_have_one_row_for_a_person_however_many_texts():
     'talker': '\n'.join(['many words of one person'] * 100),
     'b': 'y' * 30,
   }
-  rows = lambda at_most: data.rows(train, small.Letters(), 40, fewest=25, at_most=at_most)
-  names, counts, tokens = rows(9)
-  assert counts.tolist() == [1, 1]
-  assert names == ['talker', 'b'] and tokens.shape == (2, 41)
-  assert (tokens[0] >= 0).all()
-  np.testing.assert_array_equal(tokens[1, 30:], data.PADDING)
-  assert rows(1)[0] == ['talker']
+  names, counts, tokens = data.rows(train, small.Letters(), 40)
+  assert counts.tolist() == [1, 1, 1]
+  assert names == ['brief', 'talker', 'b'] and tokens.shape == (3, 41)
+  assert (tokens[1] >= 0).all()
+  np.testing.assert_array_equal(tokens[2, 30:], data.PADDING)
 
 
 def test_a_text_changes_no_row_or_round_of_another_person():
   train = {f'person {i}': 'words ' * (i % 7 + 1) for i in range(60)}
-  rows = lambda texts: data.rows(texts, small.Letters(), 40, at_most=50)
+  rows = lambda texts: data.rows(texts, small.Letters(), 40)
   names, _, tokens = rows(train)
-  assert names == list(train)[:50]
+  assert names == list(train)
   for text in ('', 'x', 'words ' * 99):
     others, _, changed = rows({**train, 'person 9': text})
     assert others == names and data.in_order(others, 3) == data.in_order(names, 3)
@@ -114,7 +113,7 @@ def test_blocks_predict_each_token_but_the_first_once():
   text = ''.join(chr(97 + i % 26) for i in range(200))
   ids = small.Letters().encode(text).ids
   for length in (1, 2, 8, 9, 10, 17, 24, 25, 26, 200):
-    names, counts, tokens = data.rows({'a': text[:length], 'b': ''}, small.Letters(), 8, blocks=3)
+    names, counts, tokens = data.rows({'a': text[:length], 'b': ''}, small.Letters(), 8, 3)
     first = tokens[: counts[0]]
     assert names == ['a', 'b'] and counts.tolist() == [max(1, min(3, -(-(length - 1) // 8))), 1]
     assert first[:, 1:][first[:, 1:] >= 0].tolist() == ids[1 : min(length, 25)]
@@ -158,7 +157,7 @@ def test_texts_of_people_are_the_same_however_they_are_stored(kind, tmp_path):
     path.write_text('person,text\n' + ''.join(f'{name},"{text}"\n' for name, text in rows))
   else:
     parquet.write_table(pa.Table.from_pylist(table), path)
-  units = data.own(path, *names, pytest.fail)
+  units = data.load(str(path), names)
   assert (units.source, units.unit) == ('own', 'a person')
   texts = {**units.train, **units.held_out}
   assert set(texts) == set(PEOPLE) and 2 <= len(units.held_out) <= 12
@@ -170,18 +169,18 @@ def test_somebody_is_held_out_of_few_people_whatever_they_wrote(tmp_path):
   for count in (3, 4, 5):
     texts = {f'{"a" * i}.txt': f'what person {i} wrote' for i in range(1, count + 1)}
     _write(tmp_path / str(count), texts)
-    units = data.own(tmp_path / str(count), *COLUMNS, pytest.fail)
+    units = data.load(str(tmp_path / str(count)), COLUMNS)
     _write(tmp_path / str(count), dict.fromkeys(texts, 'other words'))
-    others = data.own(tmp_path / str(count), *COLUMNS, pytest.fail)
+    others = data.load(str(tmp_path / str(count)), COLUMNS)
     assert list(units.held_out) == list(others.held_out) and len(units.held_out) == 1
     assert list(units.train) == list(others.train) and len(units.train) == count - 1
 
 
-def test_names_that_may_be_of_one_person_are_pointed_out_without_the_names(tmp_path):
-  lines = []
+def test_names_that_may_be_of_one_person_are_pointed_out_without_the_names(tmp_path, capsys):
   _write(tmp_path / 'texts', {f'{n}.txt': f'text of {n}' for n in ('Ann', 'ann', 'bob', 'cid')})
-  data.own(tmp_path / 'texts', *COLUMNS, lines.append)
-  assert len(lines) == 1 and 'case' in lines[0] and 'ann' not in lines[0].lower()
+  data.load(str(tmp_path / 'texts'), COLUMNS)
+  line = capsys.readouterr().err
+  assert line.count('\n') == 1 and 'case' in line and 'ann' not in line.lower()
 
 
 @made.cases(
@@ -194,7 +193,7 @@ def test_names_that_may_be_of_one_person_are_pointed_out_without_the_names(tmp_p
   ('a.jsonl', b'{"person": null, "text": "a"}\n', 'nothing in column person'),
   ('a.jsonl', b'{"person": "ann", "text": [1, 2]}\n', 'must have text, and no token ids'),
   ('a.jsonl', b'{"person": 1.5, "text": "a"}\n', 'is not JSON lines'),
-  ('a.jsonl', b'{"person": "ann", "text": "a"}\n', 'texts of 1 people, and at least 3 are needed'),
+  ('a.jsonl', b'{"person": "ann", "text": "a"}\n', 'texts of 1 units, and at least 3 are needed'),
   ('a.parquet', b'PAR1 and nothing', 'is not Parquet'),
   ('a/x.txt', b'\xff\xfe', 'is not text in UTF-8'),
 )
@@ -203,7 +202,7 @@ def test_a_fault_within_a_file_is_named(name, content, message, tmp_path):
   (tmp_path / name).write_bytes(content)
   path = tmp_path / name.split('/')[0]
   with pytest.raises(ValueError, match=message) as error:
-    data.own(path, *COLUMNS, pytest.fail)
+    data.load(str(path), COLUMNS)
   assert str(path) in str(error.value) and str(error.value).count('\n') == 0
 
 
@@ -220,7 +219,18 @@ def test_docstrings_are_by_source_file(monkeypatch, tmp_path):
   assert docstrings(False) == {'site/b.py': ['What site/b.py does.']}
 
 
-def test_a_machine_with_too_few_people_is_refused(monkeypatch):
-  monkeypatch.setattr(changelogs, 'entries', lambda root: {'ann': ['what she wrote'] * 2})
-  with pytest.raises(ValueError, match='are needed; --text=docstrings'):
-    data.load('changelogs')
+def test_a_machine_with_changelogs_of_few_people_takes_docstrings_unless_they_are_named(
+  monkeypatch, capsys
+):
+  people = lambda count: {f'person {i}': ['what she wrote, and wrote'] for i in range(count)}
+  monkeypatch.setattr(docstring_text, 'by_file', lambda at_most, is_public: people(900))
+  for count, source in ((449, 'docstrings'), (450, 'changelogs')):
+    monkeypatch.setattr(changelogs, 'entries', lambda root, count=count: people(count))
+    units = data.load(None, COLUMNS)
+    assert units.source == source and len(units.train) in range(385, 617)
+    assert ('too few people' in capsys.readouterr().err) == (count == 449)
+    assert data.load('changelogs', COLUMNS).source == 'changelogs'
+  assert len(data.load('docstrings', COLUMNS).train) == 616  # 44 in each of 14 rounds.
+  monkeypatch.setattr(changelogs, 'entries', lambda root: {})
+  with pytest.raises(ValueError, match='texts of 0 units'):
+    data.load('changelogs', COLUMNS)

@@ -1,5 +1,7 @@
 """Features on disk, in blocks of which each is computed once."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -19,16 +21,14 @@ EXPECTED = np.concatenate(
 
 
 def test_rows_are_those_that_were_computed(tmp_path):
-  stored = features.Features(tmp_path / 'rows', TOKENS, compute)
-  for rows in ([0], [74, 3, 31, 32, 3], range(75)):
-    result = stored[rows]
-    assert result.dtype == np.float16
-    np.testing.assert_array_equal(result, EXPECTED[list(rows)].astype(np.float16))
+  stored = features.stored(tmp_path / 'rows', TOKENS, compute)
+  assert stored.dtype == np.float16
+  np.testing.assert_array_equal(stored, EXPECTED.astype(np.float16))
   assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.rglob('*'))
 
 
 @pytest.mark.parametrize('killed_at', range(4))
-def test_a_stage_that_was_killed_goes_on_with_its_block(tmp_path, killed_at):
+def test_a_stage_that_was_killed_goes_on_with_its_block(tmp_path, killed_at, capsys):
   """Also one that was killed while it wrote."""
   blocks = []
 
@@ -40,22 +40,22 @@ def test_a_stage_that_was_killed_goes_on_with_its_block(tmp_path, killed_at):
 
   if killed_at < 3:
     with pytest.raises(KeyboardInterrupt):
-      features.Features(tmp_path, TOKENS, stopping)
+      features.stored(tmp_path, TOKENS, stopping)
   else:
-    features.Features(tmp_path, TOKENS, stopping)
+    features.stored(tmp_path, TOKENS, stopping)
   (tmp_path / '.writing-0123456789abcdef').write_bytes(b'half')
-  again, starts = [], []
-  stored = features.Features(
-    tmp_path, TOKENS, lambda tokens: again.append(0) or compute(tokens), starts.append
-  )
-  assert len(again) == 3 - killed_at and starts == [32 * i for i in range(killed_at, 3)]
-  np.testing.assert_array_equal(stored[range(75)], EXPECTED.astype(np.float16))
+  capsys.readouterr()
+  again = []
+  stored = features.stored(tmp_path, TOKENS, lambda tokens: again.append(0) or compute(tokens))
+  starts = re.findall(r'^frozen layers: (\d+) of 75 ', capsys.readouterr().err, re.M)
+  assert len(again) == 3 - killed_at and starts == ['0', '32', '64'][killed_at:]
+  np.testing.assert_array_equal(stored, EXPECTED.astype(np.float16))
 
 
 @pytest.mark.parametrize('content', [b'', b'no array', 200])
 def test_a_damaged_block_is_named(tmp_path, content):
-  features.Features(tmp_path, TOKENS, compute)
+  features.stored(tmp_path, TOKENS, compute)
   path = tmp_path / '00000032.npy'
   path.write_bytes(path.read_bytes()[:content] if isinstance(content, int) else content)
   with pytest.raises(ValueError, match='00000032.npy is damaged: remove it'):
-    features.Features(tmp_path, TOKENS, compute)
+    features.stored(tmp_path, TOKENS, compute)

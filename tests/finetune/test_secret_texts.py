@@ -17,10 +17,11 @@ def prepared(number):
 
 
 def trained(task, folder, epsilon):
-  task = dataclasses.replace(task, settings=dataclasses.replace(task.settings, epsilon=epsilon))
+  settings = dataclasses.replace(task.settings, epsilon=epsilon, learning_rate=20.0)
+  task = dataclasses.replace(task, settings=settings)
   with pytest.warns(UserWarning, match='updates for report_goal'):
     with train.open_run(task.settings, task.model.zeros, folder) as aggregator:
-      return train.train(task, aggregator, rate=20.0), aggregator.statement()
+      return train.train(task, aggregator), aggregator.statement()
 
 
 def test_made_up_people_take_part_beside_the_others():

@@ -28,8 +28,8 @@ def test_settings_that_are_given_stay():
   chosen = settings.chosen(100, given)
   assert {name: getattr(chosen, name) for name in given} == given
   assert chosen.min_sep == 7 and chosen.blocks == 4
-  cohorts = [settings.chosen(n, {}, 40).cohort for n in (60, 420, 671)]
-  assert cohorts == [40, 30, 40] and settings.chosen(671, {'cohort': 47}, 40).cohort == 47
+  cohorts = [settings.chosen(n, {}).cohort for n in (60, 420, 616)]
+  assert cohorts == [60, 30, 44] and settings.chosen(671, {'cohort': 47}).cohort == 47
   assert settings.chosen(100, {'rounds': 3}).participation.max_participations == 3
   clipping = settings.chosen(100, {'clip_quantile': 0.4}).clipping
   assert (clipping.initial, clipping.target_quantile) == (0.05, 0.4)
@@ -38,7 +38,9 @@ def test_settings_that_are_given_stay():
 @made.cases(
   'num_people, given, message',
   (100, dict(cohort=51, rounds_per_person=7), '--cohort=51 must be at most 50: of 100 people each'),
-  (10, dict(rounds_per_person=1), 'too few for 14 rounds with other people each: give --rounds_pe'),
+  (10, dict(rounds_per_person=1), '--cohort=1 must be at most 0: of 10 people each takes part'),
+  (100, dict(rounds_per_person=15), '--rounds_per_person=15 must be at most --rounds=14'),
+  (50, dict(rounds=4, rounds_per_person=5), '--rounds_per_person=5 must be at most --rounds=4'),
 )
 def test_settings_that_do_not_fit_are_named(num_people, given, message):
   with pytest.raises(ValueError, match=message):

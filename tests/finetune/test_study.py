@@ -1,6 +1,5 @@
 """A study by fine-tuning: its mechanisms, ε and seeds, on a small made-up model."""
 
-import dataclasses
 import sys
 
 import pytest
@@ -11,10 +10,9 @@ from tests.finetune import small
 
 @pytest.mark.parametrize('text', ['changelogs', 'chat.jsonl'])
 def test_a_study_trains_each_mechanism_at_its_epsilon(text, tmp_path, monkeypatch):
-  units = dataclasses.replace(small.task().units, train=dict.fromkeys(small.task().names, ''))
+  units = data.Units('own', 'a person', dict.fromkeys(small.task().names, ''), {})
   taken = {}
-  monkeypatch.setattr(data, 'load', lambda name: taken.setdefault(name, units))
-  monkeypatch.setattr(data, 'own', lambda path, *others: taken.setdefault(path.name, units))
+  monkeypatch.setattr(data, 'load', lambda text, columns: taken.setdefault(text, units))
   monkeypatch.setattr(study, 'task_of', lambda units, seed: small.task(seed=seed))
   arguments = ['--mechanisms=blt,identity', '--epsilons=2', '--seeds=2']
   arguments += [f'--output_dir={tmp_path / "study"}', f'--text={text}']
