@@ -5,13 +5,14 @@ their names only: duplicates are removed within a unit, and one with little or n
 all the same. A text that several wrote may therefore be in training and held out.
 """
 
+import dataclasses
 import hashlib
 import hmac
 import itertools
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,12 +33,12 @@ _MOST_FILES = 1500  # source files that are parsed
 _HELD_OUT = 10  # one unit of so many
 
 
-class Units(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Units:
   """Units by name, each with its texts joined in an order that the name draws.
 
   Attributes:
-    source: one of `flags.NAMES`, or 'own'.
-    unit: what a unit is.
+    source, unit: one of `flags.NAMES`, or 'own'; what a unit is.
     train, held_out: name → text; the second is for evaluation.
   """
 
@@ -53,7 +54,7 @@ def say(line: str) -> None:
 
 
 def load(text: str | None, columns: tuple[str, str]) -> Units:
-  """Returns the units of texts that machines have, or of one's own.
+  """Returns the units of texts that machines have, or of one's own; ValueError for under three.
 
   Args:
     text: 'changelogs', people who wrote in /usr/share/doc; 'docstrings', source files of installed
@@ -61,9 +62,6 @@ def load(text: str | None, columns: tuple[str, str]) -> Units:
       or a folder with a .txt file, or a folder of them, for each person. None for changelogs, or
       for docstrings where these are of too few people.
     columns: person and text in a table.
-
-  Raises:
-    ValueError: for another text, and one of fewer than three units.
   """
   is_own = text is not None and text not in NAMES
   if is_own:

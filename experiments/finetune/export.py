@@ -28,7 +28,7 @@ def write(
 
 def _write_adapter(folder: pathlib.Path, trained: model.Model, b: np.ndarray) -> None:
   """Writes A and B in PEFT's layout, transposed as PyTorch has matrices."""
-  from safetensors import numpy as safetensors  # Its environment is that of `make finetune`.
+  from safetensors.numpy import save  # Its environment is that of `make finetune`.
 
   tensors = {
     _KEY.format(layer, name): np.ascontiguousarray(factor.T, np.float32)
@@ -42,13 +42,11 @@ def _write_adapter(folder: pathlib.Path, trained: model.Model, b: np.ndarray) ->
     'base_model_name_or_path': trained.name,
     'r': rank,
     'lora_alpha': rank,  # The additions are times lora_alpha / r.
-    'inference_mode': True,
     'target_modules': ['v_proj'],
     'layers_to_transform': list(_layers(trained)),
     'layers_pattern': 'layers',
   }
-  content = safetensors.save(tensors, {'format': 'pt'})
-  durable.write_durably(folder / 'adapter_model.safetensors', content)
+  durable.write_durably(folder / 'adapter_model.safetensors', save(tensors, {'format': 'pt'}))
   durable.write_durably(folder / 'adapter_config.json', json.dumps(config, indent=2).encode())
 
 

@@ -36,9 +36,8 @@ def parsed(words: list[str] | None = None, description: str | None = None) -> An
   add('--output_dir', required=True, help='folder of the runs')
   add(
     '--text',
-    help=f'one of {", ".join(NAMES)}; a table in JSON lines, CSV or Parquet; or a folder with a'
-    ' .txt file, or a folder of them, for each person (default: changelogs where the machine has'
-    ' enough of them, else docstrings)',
+    help=f'one of {", ".join(NAMES)}, by default the first that has enough people; a table in JSON'
+    ' lines, CSV or Parquet; a folder with a .txt file, or a folder of them, for each person',
   )
   add('--columns', default='person,text', help='columns of the name and the text in a table')
   add('--weights', type=pathlib.Path, help='GGUF file (default: SmolLM2-135M)')

@@ -33,11 +33,6 @@ class Config(NamedTuple):
   rope_base: float
   norm_epsilon: float
 
-  @property
-  def values(self) -> int:
-    """Outputs of the matrix of values."""
-    return self.num_groups * self.width // self.num_heads
-
 
 @functools.partial(
   jax.tree_util.register_dataclass,
@@ -74,7 +69,7 @@ class Model:
   @property
   def zeros(self) -> np.ndarray:
     """Returns B before training, float32 [upper layers, rank, values]."""
-    return np.zeros((len(self.a), self.a.shape[2], self.config.values), np.float32)
+    return np.zeros((len(self.a), self.a.shape[2], self.upper['attn_v'].shape[2]), np.float32)
 
   @jax.jit
   def features(self, tokens: Any) -> Any:
@@ -135,11 +130,7 @@ class Model:
 def load(path: str | os.PathLike[str], *, num_trained: int, rank: int, seed: int) -> Model:
   """Returns the model of a GGUF file, whose last layers get additions that are zero at first.
 
-  Args:
-    path: GGUF file of a Llama.
-    num_trained: last layers that get additions, all of them in a smaller model.
-    rank: columns of A.
-    seed: seed of A.
+  A smaller model gets them in all its layers. The seed draws A, of so many columns as the rank.
 
   Raises:
     ValueError: for another architecture or tokenizer.

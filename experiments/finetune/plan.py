@@ -13,10 +13,7 @@ _BYTES = 12  # a frozen parameter while a model is read
 
 
 def made(task: train.Task, num_runs: int, num_canaries: int | None) -> tuple[str, str | None]:
-  """Returns the plan of so many runs of a task, and why they are hopeless; None if there is hope.
-
-  The task's features may be missing.
-  """
+  """Returns the plan of so many runs, and why they are hopeless, if so; features may be missing."""
   chosen, frozen, size = task.settings, task.model, task.model.zeros.size
   with tempfile.TemporaryDirectory() as folder:
     run_folder = pathlib.Path(folder, 'plan')

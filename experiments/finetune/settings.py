@@ -93,9 +93,7 @@ def chosen(num_people: int, given: dict[str, Any]) -> Settings:
 
   A round has as many people as there can be. Fewer people come more often, as noise grows more
   slowly with their rounds than the sum of updates, and train fewer numbers, which have less noise.
-
-  Raises:
-    ValueError: for settings that do not fit each other or the people.
+  ValueError for settings that do not fit each other or the people.
   """
   # Below so many people: rounds of a person, blocks, rank.
   rows = ((80, 14, 4, 1), (150, 7, 4, 1), (400, 2, 2, 2), (math.inf, 1, 1, 4))

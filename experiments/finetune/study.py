@@ -2,8 +2,6 @@
 
 Example:
   python -m experiments.finetune.study --text=changelogs --output_dir=people
-
-A study that was interrupted goes on when it is started again.
 """
 
 import dataclasses

@@ -68,16 +68,14 @@ class Task:
       parts.append([np.asarray(array)[: len(part)] for array in results])
     ends = np.cumsum([len(numbers) for numbers in blocks])[:-1]
     means = lambda arrays: np.stack([a.mean(0) for a in np.split(np.concatenate(arrays), ends)])
-    updates, losses = map(means, zip(*parts))
-    return updates, losses
+    return tuple(map(means, zip(*parts)))
 
   def evaluated(self, b: np.ndarray, part: slice = slice(None)) -> dict[str, float]:
     """Returns perplexity and accuracy of the tokens of the held-out units, or of some of them."""
     rows = np.arange(len(self.held_out_tokens))[part]
     batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
     sums = lambda i: self.model.sums(self.held_out[i], self.held_out_tokens[i, 1:], b)
-    of_units = np.concatenate([*map(sums, batches)], axis=1)
-    loss, hits, num_tokens = of_units.sum(axis=1, dtype=float)
+    loss, hits, num_tokens = sum(np.asarray(sums(i), float).sum(axis=1) for i in batches)
     return {'perplexity': float(np.exp(loss / num_tokens)), 'accuracy': float(hits / num_tokens)}
 
 
@@ -93,7 +91,7 @@ def task(units: data.Units, chosen: settings.Settings, weights: pathlib.Path) ->
       ' to evaluate with: give more text, or more people'
     )
   facts = f'{frozen.digest} {chosen.layers} {tokens.shape}\n'
-  digest = hashlib.sha256(facts.encode() + tokens.tobytes() + held_out.tobytes())
+  digest = hashlib.sha256(facts.encode() + tokens.tobytes() + held_out.tobytes()).hexdigest()
   return Task(
     settings=chosen,
     model=frozen,
@@ -101,7 +99,7 @@ def task(units: data.Units, chosen: settings.Settings, weights: pathlib.Path) ->
     starts=np.cumsum([0, *counts]),
     tokens=tokens,
     held_out_tokens=held_out,
-    digest=digest.hexdigest()[:16],
+    digest=digest[:16],
   )
 
 

@@ -9,6 +9,7 @@ from experiments.finetune import data, model, settings, train
 
 CONFIG = model.Config(4, 16, 4, 2, 100.0, 1e-5)
 NUM_TOKENS = 31
+NUM_VALUES = 8  # outputs of the matrix of values: two groups
 
 
 class Letters:
@@ -22,7 +23,7 @@ def network(*, num_trained=2, rank=3, dtype=np.float32) -> model.Model:
   """Returns a model whose last layers have additions."""
   generator = np.random.default_rng(5)
   draw = lambda *shape: jnp.asarray(generator.normal(size=shape) / 4, dtype)
-  width, values, wide = CONFIG.width, CONFIG.values, 24
+  width, values, wide = CONFIG.width, NUM_VALUES, 24
   layers = lambda count: {
     'attn_norm': 1 + draw(count, width),
     'attn_q': draw(count, width, width),

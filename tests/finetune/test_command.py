@@ -138,7 +138,7 @@ def test_a_plan_says_what_a_run_needs_and_computes_nothing(weights, tmp_path, mo
   plan = dict(re.split(' {2,}', line, maxsplit=1) for line in text.splitlines())
   assert '4 of 20; a person takes part in 4 at most, at least 1 apart' in plan['Rounds']
   assert 'ε = 2 at δ = 1e-06' in plan['Noise'] and 'rank 1 in the last 4' in plan['Trained']
-  sigma, size = float(re.search(r'σ = ([\d.]+)', plan['Noise'])[1]), 4 * small.CONFIG.values
+  sigma, size = float(re.search(r'σ = ([\d.]+)', plan['Noise'])[1]), 4 * small.NUM_VALUES
   mean, total = map(float, re.findall(r'([\d.]+) (?:times|in all)', plan['Noise to signal']))
   assert mean == pytest.approx(sigma * size**0.5 / 20, rel=0.06)
   assert total == pytest.approx(mean / 2, rel=0.1)

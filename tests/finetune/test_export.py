@@ -15,7 +15,7 @@ pytest.importorskip('tokenizers')
 pytestmark = pytest.mark.slow
 
 TOKENS = np.random.default_rng(3).integers(0, 257, (3, 12))
-B = np.random.default_rng(2).normal(size=(2, 3, small.CONFIG.values)).astype(np.float32)
+B = np.random.default_rng(2).normal(size=(2, 3, small.NUM_VALUES)).astype(np.float32)
 
 
 @pytest.fixture(name='exported')

@@ -9,7 +9,7 @@ import pytest
 from tests.finetune import small
 
 TOKENS = np.random.default_rng(1).integers(0, small.NUM_TOKENS, (3, 9))
-B = np.random.default_rng(2).normal(size=(2, 3, small.CONFIG.values))
+B = np.random.default_rng(2).normal(size=(2, 3, small.NUM_VALUES))
 
 
 def _logits(frozen, tokens, b):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from experiments.finetune import data, study
+from experiments.finetune import data, study, train
 from tests.finetune import small
 
 
@@ -13,7 +13,9 @@ def test_a_study_trains_each_mechanism_at_its_epsilon(text, tmp_path, monkeypatc
   units = data.Units('own', 'a person', dict.fromkeys(small.task().names, ''), {})
   taken = {}
   monkeypatch.setattr(data, 'load', lambda text, columns: taken.setdefault(text, units))
-  monkeypatch.setattr(study, 'task_of', lambda units, seed: small.task(seed=seed))
+  monkeypatch.setattr(study.command, 'weights', lambda: 'small.gguf')
+  monkeypatch.setattr(train, 'task', lambda units, chosen, path: small.task(seed=chosen.seed))
+  monkeypatch.setattr(train, 'prepare', lambda task: task)
   arguments = ['--mechanisms=blt,identity', '--epsilons=2', '--seeds=2']
   arguments += [f'--output_dir={tmp_path / "study"}', f'--text={text}']
   monkeypatch.setattr(sys, 'argv', ['study', *arguments])
