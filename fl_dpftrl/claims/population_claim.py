@@ -80,7 +80,7 @@ class ReservedRun:
 
   Attributes:
     identity: random name of the run, as its own log has it.
-    folder: its folder when it was opened, seen from a population that is beside it.
+    folder: its folder, as it was when the run was opened.
     claim: what the run claims.
     heads: chained digest after each round that was reserved, as the run's own ledger has it.
     has_ended: whether no round may follow.

@@ -14,7 +14,7 @@ from fl_dpftrl.logs import id_columns, id_spellings
 from fl_dpftrl.participation import gates
 from fl_dpftrl.support.text import messages
 
-TWICE, SPELLING = 'twice', 'spelling'
+TWICE, SPELLING, CANARY = 'twice', 'spelling', 'canary'
 
 
 class TurnedAway(NamedTuple):
@@ -32,9 +32,11 @@ class TurnedAway(NamedTuple):
   @property
   def sentence(self) -> str:
     """The reason, in words."""
-    words = {TWICE: 'is twice among the candidates', SPELLING: id_spellings.COLLIDES}.get(
-      self.reason
-    )
+    words = {
+      TWICE: 'is twice among the candidates',
+      SPELLING: id_spellings.COLLIDES,
+      CANARY: 'has the name of a canary of this run',
+    }.get(self.reason)
     if words is None:
       words = self.gate.sentence(self.reason, self.last_round, self.participations)
     return f'device {messages.quoted(self.device_id)} {words}'
@@ -88,12 +90,10 @@ class Admission:
       raise ValueError(f'device_ids: {least} updates need as many devices, got {len(self.column)}')
 
   def beside(self, claim: run_claim.Claim, run: str, gate: Any) -> 'Admission':
-    """Returns a cohort with the canaries whose turn the round is; ValueError for a device's id."""
+    """Returns a cohort of devices with the canaries whose turn the round is."""
     if claim.canaries is None or not len(self.column):
       return self
     every = claim.canaries.ids(run, self.column.type)
-    if pc.any(pc.is_in(self.column, value_set=every)).as_py():
-      raise ValueError('device_ids: one is the id of a canary of this run, and of no device')
     numbers = claim.canaries.numbers(self.round_index, claim.participation)
     ids = every.take(pa.array(numbers))
     allowed = gate.reasons(ids.to_numpy(zero_copy_only=False)) == ''
@@ -107,6 +107,7 @@ def admit(
   *,
   at_most: int | None = None,
   spellings: id_spellings.RecordedSpellings | None = None,
+  canaries: pa.Array | None = None,
 ) -> Admission:
   """Returns who may take part in the next round; records nothing.
 
@@ -116,6 +117,7 @@ def admit(
     at_most: size of the cohort; further candidates are left out, and are not among those turned
       away.
     spellings: those of the log, which takes no other spelling of an id; None for none.
+    canaries: ids of canaries, which no candidate may have.
   """
   t, column = gate.seen.num_rounds, id_columns.column(device_ids)
   ids = column.to_numpy(zero_copy_only=False)
@@ -126,6 +128,9 @@ def admit(
     codes = column.dictionary_encode().indices.to_numpy()  # In the order of first occurrences.
     again = np.diff(np.maximum.accumulate(codes), prepend=-1) == 0
     reasons = np.where(again, TWICE, reasons)
+  if canaries is not None:
+    is_taken = pc.is_in(column, value_set=canaries).to_numpy(zero_copy_only=False)
+    reasons = np.where(is_taken, CANARY, reasons)
   allowed = reasons == ''
   spelt = id_spellings.RecordedSpellings() if spellings is None else spellings
   if (collisions := spelt.collisions(column.filter(pa.array(allowed)))).any():

@@ -112,8 +112,9 @@ class Charges:
         strategy = population_runs.strategy_of(self.folder, digest)
         self.check(run_claim.Claim.from_json(claim.to_json(), strategy))
         place, here = folder.resolve(), self.folder.resolve()
-        where = os.path.relpath(place, here) if place.is_relative_to(here.parent) else str(place)
-        content = {'run': identity, 'folder': where, 'claim': claim.to_json()}
+        content = {'run': identity, 'folder': str(place), 'claim': claim.to_json()}
+        if place.is_relative_to(here.parent):  # Found too where both were moved together.
+          content['beside'] = os.path.relpath(place, here)
         places[identity] = len(self._state.runs)
         self._append(population_ledger.OPENED, content)
       run = self._state.runs[places[identity]]

@@ -200,7 +200,14 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     if self.gate:
       if self._reservations:
         return self._reservations.admit(self.gate, id_columns.column(device_ids), at_most)
-      return admission.admit(self.gate, device_ids, at_most=at_most, spellings=self.log.spellings)
+      column, canaries = id_columns.column(device_ids), self.claim.canaries
+      return admission.admit(
+        self.gate,
+        column,
+        at_most=at_most,
+        spellings=self.log.spellings,
+        canaries=canaries and canaries.ids(self.log.run, column.type),
+      )
     return admission.Admission(t, id_columns.column(device_ids))
 
   @durable.one_at_a_time

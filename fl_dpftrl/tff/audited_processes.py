@@ -23,7 +23,7 @@ class Process:
     if not isinstance(aggregator, tff.templates.AggregationProcess) or aggregator.is_weighted:
       raise ValueError(
         'aggregator must be an AggregationProcess or a factory without weights, got'
-        f' {self.description}'
+        f' {type(aggregator).__name__}'
       )
     updates = aggregator.next.type_signature.parameter[1].member
     has_tensors = tff.types.is_structure_of_tensors(updates)

@@ -143,12 +143,15 @@ def test_no_device_passes_for_a_canary(device, tmp_path):
   with opened(tmp_path / 'run') as run:
     others = ['b', 'c'] if device == 'a' else [8, 9]
     name = run.claim.canaries.ids(run.guard.log.run, pa.array(others).type)[5].as_py()
+    assert run.admissible([device, name, *others]).tolist() == [device, *others]
+    turned_away = run.guard.check([device, name]).turned_away
+    assert [each.reason for each in turned_away] == ['canary']
+    assert 'has the name of a canary' in turned_away[0].sentence
     with (
-      pytest.raises(ValueError, match='device_ids: one is the id of a canary of this run'),
+      pytest.raises(ValueError, match='1 may not take part in round 0'),
       run.round([name, device]),
     ):
       pass
-    assert run.next_round == 0
     made.release(run, [device, others[0]], ONES)
   assert dpftrl.replay(tmp_path / 'run', delta=1e-6).num_devices == 2
 

@@ -125,4 +125,4 @@ class CanaryRecords:
 
 def released_rounds(folder: pathlib.Path) -> list[int]:
   """Returns the rounds of a run's folder that released beside canaries, ascending."""
-  return sorted(int(path.stem[-9:]) for path in (folder / NAME).glob('release-?????????.npy'))
+  return sorted(int(path.stem[-9:]) for path in (folder / NAME).glob(f'release-{"[0-9]" * 9}.npy'))

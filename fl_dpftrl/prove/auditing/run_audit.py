@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import math
 import os
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,11 +25,11 @@ import pyarrow.compute as pc
 import scipy
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import keys
+from fl_dpftrl.logs import keys, refusals
 from fl_dpftrl.participation.accounting import gaussian, guarantees
 from fl_dpftrl.prove.auditing import canary_records, guesses, result
 from fl_dpftrl.prove.replaying import opened_runs, replays
-from fl_dpftrl.support.files import json_files, paths
+from fl_dpftrl.support.files import json_files, mark, paths
 
 SHOWN, LEVEL = 0.05, 1e-3
 """Levels of what is printed, and of what fails."""
@@ -86,6 +87,16 @@ class RunAudit(result.Checked):
   def hints(self) -> list[str]:
     """Sentences on what may be wrong, or be due to updates that follow the model."""
     sentences = []
+    if lacking := self.num_rounds - self.num_released:
+      sentences.append(
+        f'{lacking} of {self.num_rounds} rounds have no release here: they failed, or their files'
+        ' in canaries/ are gone, and what they showed is not audited'
+      )
+    if self.lower_mu > self.guarantee.mu and self.passed:
+      sentences.append(
+        'guesses pass the stated μ at 95 %, but not at 99.9 %, as may happen to one right run of'
+        ' twenty; run it again, with more canaries'
+      )
     signal, error, variance = self.signal or 0.0, self.signal_error or 0.0, self.variance or 0.0
     if self.num_canaries >= _FEW and signal > 1.0 + 4.0 * error:
       sentences.append(
@@ -211,7 +222,11 @@ def _signal(products: np.ndarray, norms: np.ndarray, coins: np.ndarray) -> tuple
 
 
 def shown(runs: Sequence[str | os.PathLike[str]], delta: float) -> RunAudit | None:
-  """Returns the audit for a page of runs; None of several, and without releases beside canaries."""
-  if len(runs) == 1 and canary_records.released_rounds(paths.local(runs[0])):
+  """Returns the audit for a page of one run; None without releases, with a warning if damaged."""
+  if len(runs) != 1 or not canary_records.released_rounds(paths.local(runs[0])):
+    return None
+  try:
     return audit_run(runs[0], delta=delta)
-  return None
+  except (mark.LostStateError, refusals.LogError) as error:
+    warnings.warn(f'there is no audit by canaries: {error}', stacklevel=2)
+    return None

@@ -183,7 +183,10 @@ def _logs(
   for record in records:
     # The state refuses a record without them.
     if record.kind == population_ledger.OPENED and {'folder', 'run'} <= {*record.content}:
-      path = (folder.resolve() / record.content['folder']).resolve() / ledger_format.NAME
+      # Both as they were when it was opened: a copy of the ledger alone is compared with its runs.
+      places = [record.content[name] for name in ('beside', 'folder') if name in record.content]
+      paths = [pathlib.Path(os.path.normpath(folder.resolve() / place)) for place in places]
+      path = next(filter(pathlib.Path.is_dir, paths), paths[0]) / ledger_format.NAME
       try:
         logs[record.content['run']] = participation_log.read_log(path)
       except (ValueError, OSError) as error:

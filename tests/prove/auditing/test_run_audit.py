@@ -27,7 +27,7 @@ def test_a_right_run_passes_and_what_failed_is_left_out(tmp_path):
   assert (audit.num_rounds, audit.num_released) == (ROUNDS, ROUNDS - 2)
   assert audit.num_canaries == SIZE and audit.num_guesses == SIZE // 10
   assert audit.guarantee.mu == pytest.approx(0.9157, abs=1e-4)
-  assert audit.summary['released'] == '12 of 14 rounds'
+  assert any('2 of 14 rounds have no release here' in hint for hint in audit.hints)
   assert 0.0 <= audit.sure_mu <= audit.lower_mu < audit.guarantee.mu
   assert 0.95 < audit.noise_limit < 1.1 and audit.energy > 1e-3
   assert abs(audit.signal - 1.0) < 5.0 * audit.signal_error
@@ -57,7 +57,7 @@ def test_energy_is_that_of_the_whitened_releases(tmp_path):
   'fault, failed, hints',
   ('noise 10 % too small', {'energy'}, 0),
   ('noise 20 % too small', {'energy'}, 0),
-  ('clip not applied', set(), 1),
+  ('clip not applied', set(), 2),
   ('a row used twice', set(), 1),
   ('independent noise', set(), 1),
 )
@@ -67,7 +67,8 @@ def test_faults_are_found_or_shown(fault, failed, hints, tmp_path):
   assert len(audit.hints) >= hints
   assert (audit.lower_mu > audit.guarantee.mu) == (fault == 'clip not applied')
   if fault == 'clip not applied':
-    assert audit.signal > 3.0 and 'clip norm' in audit.hints[0]
+    assert audit.signal > 3.0 and 'clip norm' in audit.hints[1]
+    assert 'with more canaries' in audit.hints[0]
   elif hints:
     assert 'audit --strategy' in audit.hints[-1]
 
@@ -128,6 +129,19 @@ def test_a_damaged_release_is_named(tmp_path):
   path.unlink()
   (path.parent / 'release-000000004.npy').rename(path)
   assert dpftrl.audit_run(tmp_path / 'run', delta=DELTA).num_released == ROUNDS - 1
+
+
+def test_what_is_no_release_is_left_alone(tmp_path):
+  canary_runs.run(tmp_path / 'run', dpftrl.Canaries(SIZE))
+  (tmp_path / 'run' / 'canaries' / 'release-00000000x.npy').touch()
+  assert dpftrl.audit_run(tmp_path / 'run', delta=DELTA).num_released == ROUNDS
+
+
+def test_a_report_without_both_kinds_of_coins_has_no_signal(tmp_path):
+  canary_runs.run(tmp_path / 'run', dpftrl.Canaries(1))
+  lines.run(['replay', tmp_path / 'run', '--delta=1e-6', f'--report={tmp_path}/page.html'])
+  page = (tmp_path / 'page.html').read_text()
+  assert 'What canaries show' in page and 'signal of a canary' not in page
 
 
 def test_other_folders_are_refused(tmp_path):
