@@ -47,6 +47,17 @@ def template(model: torch.nn.Module) -> dict[str, np.ndarray]:
   return {name: np.zeros(tuple(p.shape), np.float32) for name, p in learning(model).items()}
 
 
+class _Gradients(torch.nn.Module):
+  """Adds up gradients within its call, where layers that are computed again have its parameters."""
+
+  def __init__(self, model: torch.nn.Module):
+    super().__init__()
+    self.model = model
+
+  def forward(self, batch: Mapping[str, Any], num_batches: int) -> None:
+    (self.model(**batch).loss / num_batches).backward()
+
+
 def update_of(
   model: torch.nn.Module,
   batches: Batches,
@@ -79,12 +90,12 @@ def update_of(
     raise ValueError(f'clip_norms must have a number for each of {", ".join(parameters)}')
   values = {n: torch.nn.Parameter(p.detach().float().clone()) for n, p in parameters.items()}
   descent = torch.optim.SGD(values.values(), lr=rate)
+  gradients = _Gradients(model)
   for step in [batches[i : i + size] for i in range(0, len(batches), size)] * passes:
     descent.zero_grad()
     for batch in step:
-      rounded = {name: value.to(parameters[name].dtype) for name, value in values.items()}
-      loss = torch.func.functional_call(model, rounded, kwargs=dict(batch)).loss
-      (loss / len(step)).backward()
+      rounded = {f'model.{n}': value.to(parameters[n].dtype) for n, value in values.items()}
+      torch.func.functional_call(gradients, rounded, (batch, len(step)))
     descent.step()
   update = {name: (value - parameters[name]).detach() for name, value in values.items()}
   for name, bound in (clip_norms or {}).items():

@@ -80,6 +80,20 @@ def test_several_epochs_are_the_steps_of_torchs_descent():
     )
 
 
+@made.cases(
+  'use_reentrant, dtype', (False, torch.float32), (True, torch.float32), (True, torch.bfloat16)
+)
+def test_layers_that_are_computed_again_have_the_parameters_of_their_step(use_reentrant, dtype):
+  options = dict(learning_rate=0.3, local_epochs=3, accumulation=2)
+  expected = adapter.update_of(llama(dtype), batches(2, 3), **options)
+  model = llama(dtype).train()
+  model.enable_input_require_grads()
+  model.gradient_checkpointing_enable({'use_reentrant': use_reentrant})
+  update = adapter.update_of(model, batches(2, 3), **options)
+  assert all(torch.equal(change, expected[name]) for name, change in update.items())
+  assert all(parameter.grad is None for parameter in model.parameters())
+
+
 def test_frozen_parameters_have_no_update():
   model = llama()
   for name, parameter in model.named_parameters():
