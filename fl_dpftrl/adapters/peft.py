@@ -130,14 +130,20 @@ def trained_rounds(
 
   Raises:
     LostStateError: for a run that has rounds, and no state.
+    ValueError: for a state of other parameters.
   """
-  path = aggregator.folder / 'model.pt'
+  path, parameters = aggregator.folder / 'model.pt', learning(model)
   if path.exists():
     stored, state = torch.load(path, map_location='cpu', weights_only=True)
   else:
     aggregator.require_new()
-    stored, state = learning(model), None
-  values = {name: torch.nn.Parameter(p.detach().float().clone()) for name, p in stored.items()}
+    stored, state = parameters, None
+  if {n: p.shape for n, p in stored.items()} != {n: p.shape for n, p in parameters.items()}:
+    raise ValueError(f'model has other parameters that require gradients than {path}')
+  values = {
+    name: torch.nn.Parameter(p.detach().to(parameters[name].device, torch.float32, copy=True))
+    for name, p in stored.items()
+  }
   optimizer = server(list(values.values()))
   if state:
     optimizer.load_state_dict(state)
@@ -146,7 +152,9 @@ def trained_rounds(
     content = io.BytesIO()
     torch.save([values, optimizer.state_dict()], content)
     durable.write_durably(path, content.getbuffer(), private=True)
-    model.load_state_dict(values, strict=False)  # In the model's own type.
+    with torch.no_grad():
+      for name, parameter in parameters.items():
+        parameter.copy_(values[name])  # In the model's own type.
 
   store()
   while (t := aggregator.next_round) < aggregator.max_rounds:

@@ -198,6 +198,32 @@ def test_training_lowers_the_loss_and_goes_on_to_the_same_bits(tmp_path, dtype):
     trained(tmp_path / 'again', dtype=dtype)
 
 
+def test_a_state_goes_to_the_models_device_and_only_into_the_same_parameters(tmp_path):
+  with pytest.raises(KeyboardInterrupt):
+    trained(tmp_path / 'run', kill_at=1)
+  devices = set()
+
+  def server(parameters):
+    devices.update(parameter.device.type for parameter in parameters)
+    raise KeyboardInterrupt
+
+  model, fewer = llama(), llama()
+  fewer.get_parameter(next(iter(adapter.template(fewer)))).requires_grad_(False)
+  options = dict(template=adapter.template(model), delta=1e-6, report_goal=3)
+  options['participation'] = dpftrl.MinSep(num_rounds=4, min_sep=2)
+  with dpftrl.PrivateAggregator(
+    'identity', noise_multiplier=0.0, clip_norm=9.0, folder=tmp_path / 'run', **options
+  ) as aggregator:
+    rounds = functools.partial(
+      adapter.trained_rounds, aggregator=aggregator, people_of=range, batches_of=batches, cohort=3
+    )
+    with pytest.raises(ValueError, match='model has other parameters that require gradients than'):
+      next(rounds(fewer, server=torch.optim.Adam))
+    with pytest.raises(KeyboardInterrupt):
+      next(rounds(model.to('meta'), server=server))
+  assert devices == {'meta'}
+
+
 def test_a_round_steps_by_the_mean_of_the_people(tmp_path):
   model, options = llama(), dict(noise_multiplier=0.0, clip_norm=9.0, report_goal=2)
   before = state(model)
