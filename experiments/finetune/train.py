@@ -174,11 +174,13 @@ def train(task: Task, aggregator: dpftrl.PrivateAggregator) -> np.ndarray:
   if is_new := not stored.exists():
     aggregator.require_new()  # A run that has rounds has lost its model.
     durable.write_durably(key_path, secrets.token_bytes(32), private=True)
-  ids = data.device_ids(task.names, key_path.read_bytes())
+  key = key_path.read_bytes()
+  ids = data.device_ids(task.names, key)
   setting = dataclasses.asdict(task.settings) | {'learning_rate': rate}
-  setting['texts or weights'] = task.digest
-  # Who is called otherwise would be another person, in a round of their own.
-  setting['people'] = hashlib.sha256(''.join(ids).encode()).hexdigest()
+  # Hashes without the key would confirm a guess of a text. A person with another name would be
+  # another person, in a round of their own.
+  facts_of_people = [task.digest, ''.join(ids)]
+  setting |= zip(('texts or weights', 'people'), data.device_ids(facts_of_people, key))
   facts = np.array([f'{name} {value}' for name, value in setting.items()])
   if is_new:
     _store(stored, {'b': zeros, 'velocity': zeros, 't': np.array(0), 'setting': facts})

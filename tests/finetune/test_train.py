@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from experiments.finetune import train
+from experiments.finetune import settings, train
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.prove.replaying import certificates
 from tests.finetune import small
@@ -140,10 +140,23 @@ def test_other_texts_seeds_and_rates_are_refused(tmp_path):
     _run(small.task(), folder, rate=4.0)
   task = small.task()
   renamed = dataclasses.replace(task, names=[*task.names[:-1], 'somebody'])  # With the same text.
-  with pytest.raises(ValueError, match='no run with people [0-9a-f]{64}: name a new folder'):
+  with pytest.raises(ValueError, match='no run with people [0-9a-f]{16}: name a new folder'):
     _run(renamed, folder)
   with pytest.raises(ValueError, match='no run with seed 1: name a new folder'):
     _run(small.task(seed=1), folder)
+
+
+def test_what_depends_on_texts_and_names_cannot_be_computed_without_the_key(tmp_path):
+  states = []
+  for name in ('a', 'b'):  # Two runs of the same texts and names, each with its own key.
+    _run(small.task(), tmp_path / name)
+    states.append(dict(np.load(tmp_path / name / 'model.npz')))
+  first, second = (state.pop('setting').tolist() for state in states)
+  differing = [fact.rsplit(' ', 1)[0] for fact in first if fact not in second]
+  assert differing == ['texts or weights', 'people'] and len(first) == 2 + len(settings.FIELDS)
+  assert states[0].keys() == states[1].keys() == {'b', 'velocity', 't'}
+  for name, array in states[0].items():
+    np.testing.assert_array_equal(array, states[1][name])
 
 
 def test_an_update_is_the_mean_of_the_blocks_of_a_person():
