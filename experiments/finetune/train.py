@@ -14,7 +14,7 @@ import fl_dpftrl as dpftrl
 from experiments.finetune import data, features, model, settings
 from fl_dpftrl.mechanisms import workload_error
 from fl_dpftrl.run.observers import observer
-from fl_dpftrl.support.files import durable, paths
+from fl_dpftrl.support.files import durable, mark, paths
 
 # Of a held-out unit: tokens, and the fewest to evaluate with; units.
 _HELD_OUT_TOKENS, _SHORTEST_HELD_OUT, _MOST_HELD_OUT = 128, 25, 64
@@ -174,6 +174,8 @@ def train(task: Task, aggregator: dpftrl.PrivateAggregator) -> np.ndarray:
   if is_new := not stored.exists():
     aggregator.require_new()  # A run that has rounds has lost its model.
     durable.write_durably(key_path, secrets.token_bytes(32), private=True)
+  if not key_path.exists():
+    raise mark.LostStateError(f'{key_path} is gone, and only it says which ids people have')
   key = key_path.read_bytes()
   ids = data.device_ids(task.names, key)
   setting = dataclasses.asdict(task.settings) | {'learning_rate': rate}
@@ -186,6 +188,8 @@ def train(task: Task, aggregator: dpftrl.PrivateAggregator) -> np.ndarray:
     _store(stored, {'b': zeros, 'velocity': zeros, 't': np.array(0), 'setting': facts})
   with np.load(stored, allow_pickle=False) as arrays:
     state = dict(arrays)
+  if 'setting' not in state:
+    raise ValueError(f'{stored} is of an earlier version: name a new folder')
   differing = [fact for fact in facts if fact not in state['setting']]
   if differing:
     raise ValueError(f'{folder} has no run with {", ".join(differing)}: name a new folder')

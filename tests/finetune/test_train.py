@@ -12,6 +12,7 @@ from pyarrow import parquet
 from experiments.finetune import settings, train
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.prove.replaying import certificates
+from fl_dpftrl.support.files import mark
 from tests.finetune import small
 
 
@@ -122,15 +123,26 @@ def test_a_round_whose_model_was_not_stored_counts_and_the_run_goes_on(tmp_path,
   assert statement.num_rounds == 14 and statement.headline.guarantee.epsilon() <= 2.0
 
 
-@pytest.mark.parametrize('name, message', [('model.npz', 'round'), ('ids.key', 'ids.key')])
+@pytest.mark.parametrize(
+  'name, message', [('model.npz', 'has 1 round'), ('ids.key', 'ids.key is gone')]
+)
 def test_a_lost_model_or_key_is_not_made_anew(tmp_path, name, message):
   """A new key would give a person a second id, and so a second participation."""
   folder = tmp_path / 'run'
   with pytest.raises(KeyboardInterrupt):
     _run(small.task(), folder, epsilon=2.0, on_round=_interrupting([], 1, folder))
   (folder / name).unlink()
-  with pytest.raises((ValueError, OSError), match=message):
+  with pytest.raises(mark.LostStateError, match=message):
     _run(small.task(), folder, epsilon=2.0)
+
+
+def test_a_folder_of_an_earlier_version_is_refused(tmp_path):
+  _run(small.task(), tmp_path / 'run')
+  with np.load(tmp_path / 'run' / 'model.npz') as arrays:
+    earlier = {name: array for name, array in arrays.items() if name != 'setting'}
+  np.savez(tmp_path / 'run' / 'model.npz', **earlier)
+  with pytest.raises(ValueError, match=r'model\.npz is of an earlier version: name a new folder'):
+    _run(small.task(), tmp_path / 'run')
 
 
 def test_other_texts_seeds_and_rates_are_refused(tmp_path):
