@@ -71,7 +71,6 @@ def beside(task: train.Task, number: int) -> Task:
     'names': task.names + [f'secret {i}' for i in range(number)],
     'starts': np.append(task.starts, task.starts[-1] + 1 + np.arange(number)),
     'tokens': np.concatenate([task.tokens, twins[:, 0]]),
-    'digest': f'{task.digest}-secrets{number}',
   }
   return Task(**fields, num_people=len(task.names), twins=twins[..., : least + 1])
 

@@ -37,7 +37,6 @@ class Task:
     starts: first block of each unit, and the number of blocks, [units + 1].
     tokens: of each block, int32 [blocks, tokens + 1].
     held_out_tokens: those of the held-out units, with 128 tokens each.
-    digest: digest of texts and weights.
     features, held_out: what the frozen layers make of both, float16 [blocks, tokens, width].
   """
 
@@ -47,9 +46,15 @@ class Task:
   starts: np.ndarray
   tokens: np.ndarray
   held_out_tokens: np.ndarray
-  digest: str
   features: Any = None
   held_out: Any = None
+
+  @property
+  def digest(self) -> str:
+    """Returns a digest of the texts, those of made-up people too, and of weights and layers."""
+    facts = f'{self.model.digest} {self.settings.layers} {self.tokens.shape}\n'.encode()
+    arrays = self.tokens.tobytes() + self.held_out_tokens.tobytes()
+    return hashlib.sha256(facts + arrays).hexdigest()[:16]
 
   def units_of_round(self, t: int) -> np.ndarray:
     """Returns numbers of the units of a round; min_sep rounds in a row have other units each."""
@@ -90,8 +95,6 @@ def task(units: data.Units, chosen: settings.Settings, weights: pathlib.Path) ->
       f'--text: {len(units.held_out)} units are held out, and none has {_SHORTEST_HELD_OUT} tokens'
       ' to evaluate with: give more text, or more people'
     )
-  facts = f'{frozen.digest} {chosen.layers} {tokens.shape}\n'
-  digest = hashlib.sha256(facts.encode() + tokens.tobytes() + held_out.tobytes()).hexdigest()
   return Task(
     settings=chosen,
     model=frozen,
@@ -99,7 +102,6 @@ def task(units: data.Units, chosen: settings.Settings, weights: pathlib.Path) ->
     starts=np.cumsum([0, *counts]),
     tokens=tokens,
     held_out_tokens=held_out,
-    digest=digest[:16],
   )
 
 

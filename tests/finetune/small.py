@@ -69,5 +69,4 @@ def task(*, num_units=30, length=12, seed=0, **given) -> train.Task:
     tokens=tokens,
     held_out=features(held_out),
     held_out_tokens=held_out,
-    digest='d1',
   )

@@ -53,6 +53,14 @@ def test_losses_are_those_of_the_digits_of_each_text_by_itself(number):
     np.testing.assert_allclose(of_model.ravel(), total, rtol=1e-5)
 
 
+def test_seeds_with_one_cache_have_the_features_of_their_own_secrets(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for seed in (0, 1):
+    task = train.prepare(secret_texts.beside(small.task(length=48, seed=seed), 28))
+    expected = np.asarray(task.model.features(task.tokens[:, :-1]), np.float16)
+    np.testing.assert_allclose(task.features, expected, rtol=1e-2, atol=1e-2)
+
+
 def test_texts_that_do_not_fit_are_refused():
   with pytest.raises(ValueError, match='--secrets: texts with secrets need --tokens=40 or more'):
     secret_texts.beside(small.task(length=39), 4)

@@ -154,6 +154,9 @@ def test_other_texts_seeds_and_rates_are_refused(tmp_path):
   renamed = dataclasses.replace(task, names=[*task.names[:-1], 'somebody'])  # With the same text.
   with pytest.raises(ValueError, match='no run with people [0-9a-f]{16}: name a new folder'):
     _run(renamed, folder)
+  rewritten = dataclasses.replace(task, tokens=task.tokens + (task.tokens == 3))
+  with pytest.raises(ValueError, match='no run with texts or weights [0-9a-f]{16}: name a new'):
+    _run(rewritten, folder)
   with pytest.raises(ValueError, match='no run with seed 1: name a new folder'):
     _run(small.task(seed=1), folder)
 
