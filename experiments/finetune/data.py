@@ -87,12 +87,13 @@ def _own(path: pathlib.Path, columns: tuple[str, str]) -> dict[str, list[str]]:
   """Returns the texts of each person, and says where two names may be of one person."""
   contents, _ = texts.contents_of(path, *columns, ('--columns', '--columns'))
   people: dict[str, list[str]] = {}
-  for name, entries in contents.items():
+  for key, entries in contents.items():
+    name = str(key)  # A table may have whole numbers.
     if not all(isinstance(entry, str) for entry in entries):
       raise ValueError(f'{path}: column {columns[1]} (--columns) must have text, and no token ids')
     if path.is_dir() and name.endswith('.txt'):
       name = name.removesuffix('.txt').split('/')[0]
-    people.setdefault(str(name), []).extend(entries)
+    people.setdefault(name, []).extend(entries)
   spellings = id_spellings.Spellings()
   spellings.add(pa.array(people))
   for warning in id_spellings.warnings(spellings.mergeable, len(people)):

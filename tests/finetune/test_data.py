@@ -165,6 +165,15 @@ def test_texts_of_people_are_the_same_however_they_are_stored(kind, tmp_path):
     assert sorted(text.strip().split('\n')) == [f'text {i} of {name}, ü' for i in range(3)]
 
 
+def test_names_in_a_folder_of_tables_may_be_whole_numbers(tmp_path):
+  for part in (range(3), range(2, 5)):
+    table = pa.table({'person': part, 'text': [f'part {part[0]} of {i}' for i in part]})
+    parquet.write_table(table, tmp_path / f'{part[0]}.parquet')
+  units = data.load(str(tmp_path), COLUMNS)
+  texts = {**units.train, **units.held_out}
+  assert set(texts) == {'0', '1', '2', '3', '4'} and texts['2'].count('\n') == 1
+
+
 def test_somebody_is_held_out_of_few_people_whatever_they_wrote(tmp_path):
   for count in (3, 4, 5):
     texts = {f'{"a" * i}.txt': f'what person {i} wrote' for i in range(1, count + 1)}
