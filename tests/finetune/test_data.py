@@ -134,8 +134,8 @@ PEOPLE = [f'person {i}' for i in range(40)]
 @made.cases(
   'kind', 'folder', 'folders', 'jsonl', 'jsonl.gz', 'csv', 'parquet', 'jsonl with other names'
 )
-def test_texts_of_people_are_the_same_however_they_are_stored(kind, tmp_path):
-  """Several texts of a person are in one unit, and each of them is there once."""
+def test_texts_of_people_are_the_same_however_they_are_stored(kind, tmp_path, capsys):
+  """Several texts of a person are in one unit, each of them once; distinct names have no line."""
   rows = [(name, f'text {i} of {name}, ü') for i in range(3) for name in PEOPLE]
   rows.append(rows[0])
   names = ('who', 'said') if kind.endswith('names') else COLUMNS
@@ -158,6 +158,7 @@ def test_texts_of_people_are_the_same_however_they_are_stored(kind, tmp_path):
   else:
     parquet.write_table(pa.Table.from_pylist(table), path)
   units = data.load(str(path), names)
+  assert capsys.readouterr().err == ''
   assert (units.source, units.unit) == ('own', 'a person')
   texts = {**units.train, **units.held_out}
   assert set(texts) == set(PEOPLE) and 2 <= len(units.held_out) <= 12

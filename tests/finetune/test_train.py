@@ -41,6 +41,11 @@ def test_frozen_weights_keep_their_bits_and_the_output_changes(tmp_path):
   assert stored == [np.array(array).tobytes() for array in (*arrays(), task.model.a)]
   after = task.evaluated(b)
   assert after['perplexity'] != before['perplexity']
+  sums = np.asarray(task.model.sums(task.held_out, task.held_out_tokens[:, 1:], b), float)
+  loss, hits, num_tokens = sums.sum(axis=1)
+  assert num_tokens == 5 * 12
+  assert after['perplexity'] == pytest.approx(np.exp(loss / num_tokens), rel=1e-5)
+  assert after['accuracy'] == pytest.approx(hits / num_tokens)
 
 
 def test_training_fits_the_units_without_noise(tmp_path):
