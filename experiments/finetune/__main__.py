@@ -45,28 +45,30 @@ def finetune(given: Any) -> str:
     task = secret_texts.beside(task, given.secrets)
     # Made-up people come beside those of the goal, whose part of the mean stays as it is.
     warnings.filterwarnings('ignore', r'\d+ updates for report_goal')
-  planned, hopeless = plan.made(task, 1 if given.skip_no_noise else 2, given.canaries)
+  description, refusal = plan.describe(task, 1 if given.skip_no_noise else 2, given.canaries)
   if given.dry_run:
-    return planned
-  if hopeless:
-    raise ValueError(hopeless)
-  print(planned, file=sys.stderr)
+    return description
+  if refusal:
+    raise ValueError(refusal)
+  print(description, file=sys.stderr)
   task = train.prepare(task)
   outcomes, trained = {'before, as pretrained': task.evaluated(frozen.zeros)}, {}
   free = dataclasses.replace(
     chosen, mechanism='identity', epsilon=math.inf, clip_quantile=None, private_loss=False
   )
-  for of_run in [chosen] if given.skip_no_noise else [free, chosen]:
-    is_private = math.isfinite(of_run.epsilon)
-    label = f'with {of_run.mechanism} noise' if is_private else 'without noise'
-    folder = root / f'{units.source}-{of_run.mechanism}-epsilon{of_run.epsilon:g}-seed{chosen.seed}'
+  for setting in [chosen] if given.skip_no_noise else [free, chosen]:
+    is_private = math.isfinite(setting.epsilon)
+    label = f'with {setting.mechanism} noise' if is_private else 'without noise'
+    folder = (
+      root / f'{units.source}-{setting.mechanism}-epsilon{setting.epsilon:g}-seed{chosen.seed}'
+    )
     observers = [dpftrl.observers.ProgressLine(stream=sys.stderr)]
     for name in given.observer if is_private else []:  # What has no noise stays here.
       arguments = [root / 'events.jsonl'] if name == 'jsonlines' else []
       observers.append(getattr(dpftrl.observers, flags.OBSERVERS[name])(*arguments))
     data.say(f'training {label}')
-    with train.open_run(of_run, frozen.zeros, folder, observers, given.canaries) as aggregator:
-      b = train.train(dataclasses.replace(task, settings=of_run), aggregator)
+    with train.open_run(setting, frozen.zeros, folder, observers, given.canaries) as aggregator:
+      b = train.train(dataclasses.replace(task, settings=setting), aggregator)
       statement = aggregator.statement()
       if is_private:
         aggregator.report(folder / 'privacy.html')
@@ -85,21 +87,21 @@ def finetune(given: Any) -> str:
     'Report': folder / 'privacy.html',
     **export.write(folder, frozen, b, path),
   }
-  texts = []
+  notes = []
   if given.secrets:
     remembered = secret_texts.remembered(task, trained)
     lines['Secrets'] = root / f'secrets-{units.source}-epsilon{chosen.epsilon:g}.png'
     secret_texts.draw(lines['Secrets'], remembered)
-    texts += [secret_texts.line(label, result) for label, result in remembered.items()]
+    notes += [secret_texts.line(label, result) for label, result in remembered.items()]
   if audit:
-    texts.append(repr(audit))
+    notes.append(repr(audit))
   before, *_, after = (outcome['perplexity'] for outcome in outcomes.values())
   if not after < before:  # Also where it is no number.
-    texts.append(
+    notes.append(
       'The model is worse than before training: do not use it. More people or a larger ε have less'
       ' noise; see `Noise to signal` of --dry_run'
     )
-  return '\n'.join([*(f'{name:<40}{text}' for name, text in lines.items()), *texts])
+  return '\n'.join([*(f'{name:<40}{text}' for name, text in lines.items()), *notes])
 
 
 def weights() -> pathlib.Path:

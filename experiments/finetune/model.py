@@ -96,8 +96,8 @@ class Model:
     def step(x: Any, layer: Any) -> tuple[Any, None]:
       if not isinstance(x, tuple):
         return _layer(self.config, x, *layer)[0], None
-      beginnings, seen = _layer(self.config, x[0], *layer)
-      return (beginnings, _layer(self.config, x[1], *layer, seen=seen)[0]), None
+      beginnings, cache = _layer(self.config, x[0], *layer)
+      return (beginnings, _layer(self.config, x[1], *layer, cache=cache)[0]), None
 
     return jax.lax.scan(step, x, stacks)[0]
 
@@ -203,12 +203,12 @@ def _rotated(config: Config, x: jax.Array, start: int) -> jax.Array:
 
 
 def _layer(
-  config: Config, x: jax.Array, w: Weights, *addition: Any, seen: Any = None
+  config: Config, x: jax.Array, w: Weights, *addition: Any, cache: Any = None
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
   """Returns a layer of x [units, time, width], and its keys and values.
 
-  The addition is A [width, rank], and B [rank, values].
-  Seen are keys and values of earlier tokens, each of as many units in order.
+  The addition is A [width, rank], and B [rank, values]. The cache has keys and values of beginnings
+  of units; each beginning serves the same number of consecutive units.
   """
   units, time, _ = x.shape
   y = _norm(config, x, w['attn_norm'])
@@ -216,14 +216,14 @@ def _layer(
   if addition:
     v = v + (y @ addition[0]) @ addition[1]
   heads = lambda z, count: z.reshape(units, time, count, -1)
-  start = 0 if seen is None else seen[0].shape[1]
+  start = 0 if cache is None else cache[0].shape[1]
   q = _rotated(config, heads(y @ w['attn_q'], config.num_heads), start)
   q = q.reshape(units, time, config.num_groups, -1, q.shape[-1])
   k = _rotated(config, heads(y @ w['attn_k'], config.num_groups), start)
   v = heads(v, config.num_groups)
-  if seen is not None:
-    of_units = lambda z: jnp.repeat(z, units // len(z), axis=0)
-    k, v = (jnp.concatenate([of_units(old), z], axis=1) for old, z in zip(seen, (k, v)))
+  if cache is not None:
+    earlier = (jnp.repeat(z, units // len(z), axis=0) for z in cache)
+    k, v = (jnp.concatenate(pair, axis=1) for pair in zip(earlier, (k, v)))
   scores = jnp.einsum('utghc,usgc->ughts', q, k) / q.shape[-1] ** 0.5
   is_past = jnp.tril(jnp.ones((time, start + time), bool), start)
   shares = jax.nn.softmax(jnp.where(is_past, scores, -jnp.inf))

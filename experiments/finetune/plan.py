@@ -12,8 +12,8 @@ _SPEED = 6.5e10
 _BYTES = 12  # a frozen parameter while a model is read
 
 
-def made(task: train.Task, num_runs: int, num_canaries: int | None) -> tuple[str, str | None]:
-  """Returns the plan of so many runs, and why they are hopeless, if so; features may be missing."""
+def describe(task: train.Task, num_runs: int, num_canaries: int | None) -> tuple[str, str | None]:
+  """Returns the plan of so many runs, and why they are refused, if so; features may be missing."""
   chosen, frozen, size = task.settings, task.model, task.model.zeros.size
   with tempfile.TemporaryDirectory() as folder:
     run_folder = pathlib.Path(folder, 'plan')
@@ -44,6 +44,6 @@ def made(task: train.Task, num_runs: int, num_canaries: int | None) -> tuple[str
     'Memory, disk': f'about {memory / 1e9:.1f} GB, {disk / 1e9:.2f} GB for features',
     'Time': f'about {max(1, round(minutes))} minutes of one processor core',
   }
-  hopeless = ratio.warning(chosen.epsilon)
-  texts = [f'{name:<17}{text}' for name, text in lines.items()]
-  return '\n'.join([*texts, *([f'Refused: {hopeless}'] if hopeless else [])]), hopeless
+  refusal = ratio.warning(chosen.epsilon)
+  description = '\n'.join(f'{name:<17}{text}' for name, text in lines.items())
+  return description + (f'\nRefused: {refusal}' if refusal else ''), refusal

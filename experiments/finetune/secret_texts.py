@@ -11,6 +11,7 @@ before is computed once for several secrets of a name, and losses are of the dig
 import dataclasses
 import math
 import pathlib
+import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from fl_dpftrl.support.files import durable
 # Secrets that nobody wrote, among which others are ranked: about so many, and the most of a name.
 _NEVER, _MOST = 1000, 48
 _BATCH = 4  # names whose secrets are computed together
-_DIGITS, _NAME, _LETTERS = 8, 6, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
+_DIGITS, _NAME = 8, 6  # characters
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -52,11 +53,12 @@ class Task(train.Task):
 def beside(task: train.Task, number: int) -> Task:
   """Returns an unprepared task with made-up people beside its own."""
   generator = np.random.default_rng([task.settings.seed, number])
-  spaced = lambda letters, count: ' '.join(generator.choice(list(letters), count))
+  names = generator.choice(list(string.ascii_uppercase), (number, _NAME))
+  shape = number, 2 + min(_MOST, -(-_NEVER // number)), _DIGITS
   texts = [
-    f'The key of {name} is {spaced("0123456789", _DIGITS)}'
-    for name in [spaced(_LETTERS, _NAME) for _ in range(number)]
-    for _ in range(2 + min(_MOST, -(-_NEVER // number)))
+    f'The key of {" ".join(name)} is {" ".join(digits)}'
+    for name, rows in zip(names, generator.choice(list(string.digits), shape))
+    for digits in rows
   ]
   length, least = task.tokens.shape[1] - 1, len(task.model.tokenizer.encode(texts[0]).ids) - 1
   if length < least:

@@ -29,8 +29,8 @@ class Process:
     has_tensors = tff.types.is_structure_of_tensors(updates)
     self._template = tff.types.type_to_tf_tensor_specs(updates) if has_tensors else ()
     specs = tf.nest.flatten(self._template)
-    is_taken = lambda spec: spec.dtype == tf.float32 and spec.shape.is_fully_defined()
-    if not specs or not all(map(is_taken, specs)):
+    are_valid = [spec.dtype == tf.float32 and spec.shape.is_fully_defined() for spec in specs]
+    if not specs or not all(are_valid):
       raise ValueError(f'aggregator must take float32 tensors of known shapes, got {updates}')
     self._process, self._divisor = aggregator, divisor
     self._context = tff_inprocess.InProcessContext(seed=seed)
