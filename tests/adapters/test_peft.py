@@ -164,14 +164,18 @@ def test_a_model_that_keeps_statistics_of_text_is_refused():
     adapter.template(model)
 
 
-def trained(folder, kill_at=None, dtype=torch.float32):
+ADAM = functools.partial(torch.optim.Adam, lr=0.01)
+
+
+def trained(folder, kill_at=None, dtype=torch.float32, model=None, server=ADAM):
   """Trains 4 rounds of 3 people without noise, by Adam; returns the model's parameters."""
-  model, schema = llama(dtype), dpftrl.MinSep(num_rounds=4, min_sep=2)
-  options = dict(template=adapter.template(model), participation=schema, report_goal=3, delta=1e-6)
+  model, schema = model or llama(dtype), dpftrl.MinSep(num_rounds=4, min_sep=2)
+  options = dict(
+    template=adapter.template(llama()), participation=schema, report_goal=3, delta=1e-6
+  )
   with dpftrl.PrivateAggregator(
     'identity', noise_multiplier=0.0, clip_norm=9.0, folder=folder, **options
   ) as aggregator:
-    server = functools.partial(torch.optim.Adam, lr=0.01)
     options = dict(cohort=3, server=server, local_epochs=2)
     people_of = lambda t: range(t, 40)
     for t in adapter.trained_rounds(model, aggregator, people_of, batches, **options):
@@ -201,26 +205,17 @@ def test_training_lowers_the_loss_and_goes_on_to_the_same_bits(tmp_path, dtype):
 def test_a_state_goes_to_the_models_device_and_only_into_the_same_parameters(tmp_path):
   with pytest.raises(KeyboardInterrupt):
     trained(tmp_path / 'run', kill_at=1)
-  devices = set()
+  fewer, devices = llama(), set()
+  fewer.get_parameter(next(iter(adapter.template(fewer)))).requires_grad_(False)
+  with pytest.raises(ValueError, match='model has other parameters that require gradients than'):
+    trained(tmp_path / 'run', model=fewer)
 
   def server(parameters):
     devices.update(parameter.device.type for parameter in parameters)
     raise KeyboardInterrupt
 
-  model, fewer = llama(), llama()
-  fewer.get_parameter(next(iter(adapter.template(fewer)))).requires_grad_(False)
-  options = dict(template=adapter.template(model), delta=1e-6, report_goal=3)
-  options['participation'] = dpftrl.MinSep(num_rounds=4, min_sep=2)
-  with dpftrl.PrivateAggregator(
-    'identity', noise_multiplier=0.0, clip_norm=9.0, folder=tmp_path / 'run', **options
-  ) as aggregator:
-    rounds = functools.partial(
-      adapter.trained_rounds, aggregator=aggregator, people_of=range, batches_of=batches, cohort=3
-    )
-    with pytest.raises(ValueError, match='model has other parameters that require gradients than'):
-      next(rounds(fewer, server=torch.optim.Adam))
-    with pytest.raises(KeyboardInterrupt):
-      next(rounds(model.to('meta'), server=server))
+  with pytest.raises(KeyboardInterrupt):
+    trained(tmp_path / 'run', model=llama().to('meta'), server=server)
   assert devices == {'meta'}
 
 
