@@ -90,12 +90,11 @@ def update_of(
     raise ValueError(f'clip_norms must have a number for each of {", ".join(parameters)}')
   values = {n: torch.nn.Parameter(p.detach().float().clone()) for n, p in parameters.items()}
   descent = torch.optim.SGD(values.values(), lr=rate)
-  gradients = _Gradients(model)
   for step in [batches[i : i + size] for i in range(0, len(batches), size)] * passes:
     descent.zero_grad()
     for batch in step:
       rounded = {f'model.{n}': value.to(parameters[n].dtype) for n, value in values.items()}
-      torch.func.functional_call(gradients, rounded, (batch, len(step)))
+      torch.func.functional_call(_Gradients(model), rounded, (batch, len(step)))
     descent.step()
   update = {name: (value - parameters[name]).detach() for name, value in values.items()}
   for name, bound in (clip_norms or {}).items():

@@ -50,9 +50,6 @@ def is_refuted(mu: float, correct: int, num_guesses: int, num_canaries: int, lev
 
 def lower_bound(correct: int, num_guesses: int, num_canaries: int, level: float) -> float:
   """Returns the largest μ that is refuted, less at most 2⁻⁴²; 0 if none is."""
-  first = bisect.bisect_left(
-    range(_STEPS),
-    True,
-    key=lambda step: not is_refuted(step * _STEP, correct, num_guesses, num_canaries, level),
-  )
+  facts = correct, num_guesses, num_canaries, level
+  first = bisect.bisect_left(range(_STEPS), True, key=lambda i: not is_refuted(i * _STEP, *facts))
   return max(0, first - 1) * _STEP
