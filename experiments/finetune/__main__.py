@@ -59,13 +59,12 @@ def finetune(given: Any) -> str:
   for setting in [chosen] if given.skip_no_noise else [free, chosen]:
     is_private = math.isfinite(setting.epsilon)
     label = f'with {setting.mechanism} noise' if is_private else 'without noise'
-    folder = (
-      root / f'{units.source}-{setting.mechanism}-epsilon{setting.epsilon:g}-seed{chosen.seed}'
-    )
+    name = f'{units.source}-{setting.mechanism}-epsilon{setting.epsilon:g}-seed{chosen.seed}'
+    folder = root / name
     observers = [dpftrl.observers.ProgressLine(stream=sys.stderr)]
-    for name in given.observer if is_private else []:  # What has no noise stays here.
-      arguments = [root / 'events.jsonl'] if name == 'jsonlines' else []
-      observers.append(getattr(dpftrl.observers, flags.OBSERVERS[name])(*arguments))
+    for kind in given.observer if is_private else []:  # What has no noise stays here.
+      arguments = [root / 'events.jsonl'] if kind == 'jsonlines' else []
+      observers.append(getattr(dpftrl.observers, flags.OBSERVERS[kind])(*arguments))
     data.say(f'training {label}')
     with train.open_run(setting, frozen.zeros, folder, observers, given.canaries) as aggregator:
       b = train.train(dataclasses.replace(task, settings=setting), aggregator)
@@ -87,14 +86,12 @@ def finetune(given: Any) -> str:
     'Report': folder / 'privacy.html',
     **export.write(folder, frozen, b, path),
   }
-  notes = []
+  notes = [repr(audit)] if audit else []
   if given.secrets:
     remembered = secret_texts.remembered(task, trained)
     lines['Secrets'] = root / f'secrets-{units.source}-epsilon{chosen.epsilon:g}.png'
     secret_texts.draw(lines['Secrets'], remembered)
     notes += [secret_texts.line(label, result) for label, result in remembered.items()]
-  if audit:
-    notes.append(repr(audit))
   before, *_, after = (outcome['perplexity'] for outcome in outcomes.values())
   if not after < before:  # Also where it is no number.
     notes.append(
