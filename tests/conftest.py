@@ -59,6 +59,11 @@ def pytest_collection_modifyitems(config, items):
   _put_long_modules_first(items)
 
 
+def pytest_runtest_setup(item):
+  # A library that an earlier test uses may have a handler of its own, which lets nothing be raised.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_finish(session):
   gc.collect()
   gc.freeze()

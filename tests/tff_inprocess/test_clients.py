@@ -1,6 +1,5 @@
 """Clients at the same time, taken in order, and dropped when they must be."""
 
-import os
 import signal
 import threading
 import time
@@ -78,7 +77,8 @@ def test_an_endless_client_is_cancelled():
 
   endless_graph = endless.get_concrete_function()
 
-  interrupt = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+  main = threading.main_thread().ident  # Another thread would take it, and nobody be woken.
+  interrupt = threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT))
 
   def work(index, manager):
     if index:
