@@ -132,6 +132,7 @@ def test_readers_see_whole_commits_of_a_writer_in_another_process(tmp_path):
   path = tmp_path / 'run' / 'log.parquet'
   path.parent.mkdir()
   text = f"""
+import time
 from fl_dpftrl.logs import ledgers
 log = ledgers.LogWriter({str(path)!r})
 log._database.execute('PRAGMA wal_autocheckpoint=3')  # As after many rounds.
@@ -139,6 +140,7 @@ t = 0
 while True:
   log.reserve(t, [[f'd{{i}}-{{"x" * 900}}' for i in range(9)] for _ in range(3)], 1)
   t += 3
+  time.sleep(0.02)  # Else a reader may find no moment for a copy, for minutes.
 """
   writer = subprocess.Popen([*forks.PYTHON, '-c', text])
   try:
