@@ -28,7 +28,7 @@ STUDY_RUN ?= runs/studies/$(STUDY)
 # Tests that need TensorFlow Federated; the others make up test-core.
 TFF_TESTS := tests/tff/aggregators tests/prove/auditing/test_processes.py \
   tests/docs/test_programs.py tests/experiments tests/noise/stream \
-  tests/run/test_equal_to_tff.py tests/run/test_interrupts.py tests/tff_inprocess \
+  tests/run/test_equal_to_tff.py tests/tff_inprocess \
   tests/study/test_own_model.py tests/tff/training
 # One thread for linear algebra, as the command line has.
 PYTEST_FLAGS := --numprocesses=$(JOBS) --dist=worksteal

@@ -13,7 +13,6 @@ from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support.files import mark
 from tests import every_family, made
 from tests.run import interrupts
-from tests.tff.training import small_runs
 
 STRATEGY = every_family.example('banded', 40)
 SCHEMA = dpftrl.MinSep(num_rounds=40, min_sep=2)
@@ -83,6 +82,8 @@ def go_on(kind, folder, released, begin=lambda: None, survives=False, num_rounds
     survives: whether the loop goes on with the same object after an interrupt in a round.
   """
   if kind == 'train':
+    from tests.tff.training import small_runs  # It needs TensorFlow.
+
     begin()
     small_runs.run(folder, observers=[Released(released)], num_rounds=num_rounds)
     return
@@ -131,7 +132,7 @@ def attempt(kind, folder, at, survives):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', [*KINDS, 'train'])
+@pytest.mark.parametrize('kind', [*KINDS, pytest.param('train', marks=pytest.mark.tff)])
 def test_an_interrupt_at_any_instruction_of_a_round_locks_nobody_out(kind, tmp_path):
   for number in range(2):  # The first loads what later ones have.
     num_places = attempt(kind, tmp_path / f'whole {number}', None, False).count

@@ -21,6 +21,7 @@ from fl_dpftrl.prove.auditing import result
 # With so many releases, one value in all of them is no chance: floats of normals agree with
 # probability below 1e-6.
 _ENOUGH = 4
+_MOST_NAMED = 4  # tensors
 _ONE = 1.0 - 1e-9  # correlations beyond are not told apart from 1
 
 
@@ -115,11 +116,12 @@ def _noised(noise: NoiseSamples) -> result.Check:
   for tensor, count in zip(*np.unique(noise.tensors[constant], return_counts=True)):
     size = int((noise.tensors == tensor).sum())
     where.append(f'tensor {tensor}: {count:,} of {size:,} coordinate{"s" * (size > 1)}')
+  further = [f'{len(where) - _MOST_NAMED} more'] if len(where) > _MOST_NAMED else []
   return result.Check(
     name='coordinates_noised',
     statistic=float(constant.sum()),
     highest=0.0,
-    where=', '.join(where),
+    where=', '.join(where[:_MOST_NAMED] + further),
     meaning='coordinates are released without any noise, so ε is infinite',
   )
 

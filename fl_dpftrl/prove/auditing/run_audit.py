@@ -75,12 +75,12 @@ class RunAudit(result.Checked):
   @property
   def checks(self) -> tuple[result.Check, ...]:
     """Checks that refute the claim, each with a false alarm of probability 10⁻³ at most."""
-    leaks = 'coins are told better than the stated guarantee allows: its μ is above the stated'
-    quiet = 'there is less noise than claimed, with this p-value'
+    leak = 'coins are told better than the stated guarantee allows: its μ is above the stated'
+    lack = 'there is less noise than claimed, with this p-value'
     mu = self.guarantee.mu
     return (
-      result.Check(name='guesses', statistic=self.sure_mu, highest=mu, meaning=leaks),
-      result.Check(name='energy', statistic=self.energy, lowest=LEVEL, meaning=quiet),
+      result.Check(name='guesses', statistic=self.sure_mu, highest=mu, meaning=leak),
+      result.Check(name='energy', statistic=self.energy, lowest=LEVEL, meaning=lack),
     )
 
   @property
@@ -167,15 +167,17 @@ def audit_run(run: str | os.PathLike[str], *, delta: float) -> RunAudit:
   factor = np.linalg.cholesky(noising @ noising.T)
   whiten = functools.partial(scipy.linalg.solve_triangular, factor, lower=True)
   scale = min(1.0, claim.canaries.norm) / run_claim.update_noise_multiplier(claim)
-  taken = np.zeros((num_rounds, records.size), np.int8)  # Rounds of each canary, by the log.
+  # Rounds of each canary, by the log.
+  participations = np.zeros((num_rounds, records.size), np.int8)
   for table in opened.log.tables():
     places = pc.index_in(table.column('device_id'), value_set=opened.canary_ids)
     turns = table.column('round').filter(pc.is_valid(places))
-    taken[turns.to_numpy(), places.drop_null().to_numpy()] = 1
+    participations[turns.to_numpy(), places.drop_null().to_numpy()] = 1
   squares, products, norms = np.zeros(len(rounds)), *np.zeros((2, records.size))
   for first in range(0, records.size, _BLOCK):
     part = slice(first, first + _BLOCK)
-    released, weights = whiten(records.releases(rounds, part)), scale * whiten(taken[rounds, part])
+    released = whiten(records.releases(rounds, part))
+    weights = scale * whiten(participations[rounds, part])
     squares += np.square(released).sum(axis=1)
     products[part] = (weights * released).sum(axis=0)
     norms[part] = np.square(weights).sum(axis=0)

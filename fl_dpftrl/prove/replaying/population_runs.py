@@ -183,15 +183,26 @@ def _logs(
   for record in records:
     # The state refuses a record without them.
     if record.kind == population_ledger.OPENED and {'folder', 'run'} <= {*record.content}:
-      # Both as they were when it was opened: a copy of the ledger alone is compared with its runs.
-      places = [record.content[name] for name in ('beside', 'folder') if name in record.content]
-      paths = [pathlib.Path(os.path.normpath(folder.resolve() / place)) for place in places]
-      path = next(filter(pathlib.Path.is_dir, paths), paths[0]) / ledger_format.NAME
-      try:
-        logs[record.content['run']] = participation_log.read_log(path)
-      except (ValueError, OSError) as error:
-        logs[record.content['run']] = messages.one_line(error, 160)
+      logs[record.content['run']] = _newest_log(folder, record.content)
   return logs
+
+
+def _newest_log(folder: pathlib.Path, content: Any) -> participation_log.Log | str:
+  """Returns the log with most rounds of a run, by its folder when it was opened, or why none is.
+
+  It may have been moved with the population, or the population may be a copy of an earlier moment.
+  """
+  places = (content.get('beside', content['folder']), content['folder'])
+  logs, problems = list[participation_log.Log](), list[str]()
+  for path in dict.fromkeys(os.path.normpath(folder.resolve() / place) for place in places):
+    try:
+      logs.append(participation_log.read_log(pathlib.Path(path, ledger_format.NAME)))
+    except (ValueError, OSError) as error:
+      problems.append(messages.one_line(error, 160))
+  if not logs:
+    return problems[0]
+  run = content['run']
+  return max(logs, key=lambda log: (log.metadata.get(keys.RUN_KEY) == run, log.num_rounds))
 
 
 def _compared(

@@ -114,6 +114,12 @@ def test_a_second_tensor_without_noise_is_found_and_named(small):
   assert found['noise_scale_of_tensors'].where == 'tensor 1'
 
 
+def test_of_many_tensors_without_noise_the_first_are_named():
+  change = scaled(np.arange(5000, 5006), 0.0)
+  where = checks(STRATEGIES['banded'], change, sizes=(5000, *[1] * 6))['coordinates_noised'].where
+  assert where.endswith('tensor 4: 1 of 1 coordinate, 2 more')
+
+
 @pytest.mark.parametrize('factor', [0.1, 0.25, 3.0])
 def test_another_scale_of_one_coordinate_is_found_and_named(factor):
   found = checks(STRATEGIES['banded'], scaled([4007], factor), sizes=(4000, 1000))

@@ -90,9 +90,13 @@ def test_runs_are_found_where_both_were_moved(tmp_path, folder):
   assert 'run 1 (run1)' in warning and str(moved) in warning
 
 
-@pytest.mark.parametrize('place', ['before', 'another/before'])
+@pytest.mark.parametrize('place', ['before', 'alone', 'with its runs'])
 def test_logs_are_compared_with_the_ledger(place, tmp_path, folder):
-  copy = shutil.copytree(folder, tmp_path / place)
+  copy = tmp_path / place / ('' if place == 'before' else folder.name)
+  shutil.copytree(folder, copy)
+  if place == 'with its runs':
+    shutil.copytree(tmp_path / 'run1', tmp_path / place / 'run1')
+    shutil.copytree(tmp_path / 'run2', tmp_path / place / 'run2')
   fleet = dpftrl.Population(folder)
   with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
     _rounds(run, 1)

@@ -141,8 +141,8 @@ def test_a_schema_that_was_not_kept_leaves_the_worst_case(tmp_path):
   broken, kept = tmp_path / 'broken.md', tmp_path / 'kept.md'
   model_card.write_card(broken, entry)
   model_card.write_card(kept, entry_of(tmp_path)[0])
-  said = [path.read_text().count('declared before the run was not kept') for path in (broken, kept)]
-  assert said == [1, 0]
+  counts = [p.read_text().count('declared before the run was not kept') for p in (broken, kept)]
+  assert counts == [1, 0]
   without, _ = entry_of(tmp_path, run_of(participation=None))
   assert without['claims']['schema_kept'] is None
   assert without['privacy']['figure'] == 'worst_case'
