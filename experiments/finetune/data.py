@@ -23,9 +23,7 @@ from fl_dpftrl.logs import id_spellings
 from fl_dpftrl.support.files import paths
 from fl_dpftrl.support.text import messages
 
-PADDING = -1
-"""Id after the end of a text, which is no target."""
-
+PADDING = -1  # id after the end of a text, which is no target
 _FEWEST = 450  # people of the machine's changelogs, below which docstrings are taken
 _MOST = 616  # training units of texts that machines have: 44 in each of 14 rounds
 _SHORTEST_ENTRY = 20  # characters, in texts that machines have

@@ -17,10 +17,8 @@ def stored(
   """Returns features, float16 [rows, time, width]; computes the blocks that are not there.
 
   A block is a file that is there as a whole or not at all: a stage that was killed goes on with the
-  block that it was at.
-
-  The folder is of these tokens [rows, time] and this model only, and its files can be read only by
-  their owner. `compute` has tokens [32, time] → features [32, time, width].
+  block that it was at. The folder is of these tokens [rows, time] and this model only, and only
+  its owner can read the files. `compute` has tokens [32, time] → features [32, time, width].
   """
   folder.mkdir(0o700, parents=True, exist_ok=True)
   blocks = []

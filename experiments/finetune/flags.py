@@ -15,22 +15,16 @@ from experiments.stackoverflow import command_line
 from fl_dpftrl.support.files import paths
 from fl_dpftrl.support.text import messages
 
-NAMES = ('changelogs', 'docstrings', 'public')
-"""Sets of texts that machines have."""
-
+NAMES = ('changelogs', 'docstrings', 'public')  # sets of texts that machines have
+# Classes of `dpftrl.observers`.
 OBSERVERS = {name.lower(): name for name in ('JsonLines', 'TensorBoard', 'WandB', 'MLflow')}
-"""Classes of `dpftrl.observers`."""
-
 _JSON, _CSV, _PARQUET = ('.jsonl', '.ndjson', '.jsonl.gz', '.ndjson.gz'), '.csv', '.parquet'
 _TABLES = (*_JSON, _CSV, '.csv.gz', _PARQUET)
 _LONGEST = 1 << 24  # bytes of a first line
 
 
 def parsed(words: list[str] | None = None, description: str | None = None) -> Any:
-  """Returns checked flags, with those of `Settings` that were given as `given`.
-
-  Anything wrong ends the process with status 2 and one line.
-  """
+  """Returns flags, those of `Settings` as `given`; ends the process with a line if one is wrong."""
   command = command_line.Parser('finetune', description)
   add = command.add_argument
   add('--output_dir', required=True, help='folder of the runs')

@@ -95,7 +95,6 @@ def _twin_figures(falls: np.ndarray) -> dict[str, Any]:
     'interval': [interval.low, interval.high],
     'lower_mu': guesses.lower_bound(correct, number, number, 0.05) / 2.0,
     'exposure': float(np.median(math.log2(never.size + 1) - np.log2(ranks))),
-    'fall': float(np.mean(trained - other)),
   }
 
 

@@ -77,13 +77,6 @@ class Settings:
     """Workload of the server's momentum."""
     return dpftrl.Workload(momentum=MOMENTUM)
 
-  @property
-  def clipping(self) -> float | dpftrl.AdaptiveClipping:
-    """The clip norm, or the rule that it follows."""
-    if self.clip_quantile is None:
-      return self.clip_norm
-    return dpftrl.AdaptiveClipping(self.clip_norm, self.clip_quantile)
-
 
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 

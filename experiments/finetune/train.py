@@ -5,6 +5,7 @@ import hashlib
 import math
 import pathlib
 import secrets
+import zipfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,7 +108,9 @@ def task(units: data.Units, chosen: settings.Settings, weights: pathlib.Path) ->
 
 def prepare(unprepared: Task) -> Task:
   """Returns a task with what the frozen layers make of its texts, from the cache, a private one."""
-  folder = paths.local('.cache') / f'finetune-{unprepared.digest}'
+  private = paths.local('.cache/finetune')  # The name of a folder in it confirms a guess of texts.
+  private.mkdir(0o700, parents=True, exist_ok=True)
+  folder = private / unprepared.digest
   compute = unprepared.model.features
   stored = lambda name, tokens: features.stored(folder / name, tokens[:, :-1], compute)
   return dataclasses.replace(
@@ -125,6 +128,8 @@ def open_run(
   num_canaries: int | None = None,
 ) -> dpftrl.PrivateAggregator:
   """Opens a run whose rounds together have the ε of its settings; ∞ is a run without noise."""
+  clip_norm, quantile = chosen.clip_norm, chosen.clip_quantile
+  clipping = clip_norm if quantile is None else dpftrl.AdaptiveClipping(clip_norm, quantile)
   options: dict[str, Any] = {'noise_multiplier': 0.0}
   strategy: Any = 'identity'
   if math.isfinite(chosen.epsilon):
@@ -134,7 +139,7 @@ def open_run(
   return dpftrl.PrivateAggregator(
     strategy,
     template=template,
-    clip_norm=chosen.clipping,
+    clip_norm=clipping,
     report_goal=chosen.cohort,
     folder=folder,
     participation=chosen.participation,
@@ -188,11 +193,12 @@ def train(task: Task, aggregator: dpftrl.PrivateAggregator) -> np.ndarray:
   facts = np.array([f'{name} {value}' for name, value in setting.items()])
   if is_new:
     _store(stored, {'b': zeros, 'velocity': zeros, 't': np.array(0), 'setting': facts})
-  with np.load(stored, allow_pickle=False) as arrays:
-    state = dict(arrays)
-  if 'setting' not in state:
-    raise ValueError(f'{stored} is of an earlier version: name a new folder')
-  differing = [fact for fact in facts if fact not in state['setting']]
+  try:
+    with np.load(stored, allow_pickle=False) as arrays:
+      state = dict(arrays)
+    differing = [fact for fact in facts if fact not in state['setting']]
+  except (ValueError, EOFError, KeyError, zipfile.BadZipFile):
+    raise ValueError(f'{stored} is damaged: name a new folder') from None
   if differing:
     raise ValueError(f'{folder} has no run with {", ".join(differing)}: name a new folder')
   if lost := aggregator.next_round - int(state['t']):

@@ -57,20 +57,17 @@ def answer_round(
   aggregator: private_aggregator.PrivateAggregator,
   people: Sequence[str] | Sequence[int],
   update: sites.Update,
-  *,
-  cohort: int | None = None,
-  at_least: int | None = None,
+  **options: int | None,
 ) -> app.Message:
   """Answers a message to train as a site that trusts nobody outside of it: docs/sites.md.
 
   The reply has the model plus the private mean over people of the site, under the key of the model,
-  and the same weight at every site. The other arguments are those of `sites.next_model`.
+  and the same weight at every site. Args are those of `sites.next_model`; options are its cohort
+  and at_least.
   """
   ((key, record),) = message.content.array_records.items()
   model = {name: array.numpy() for name, array in record.items()}
-  params, metrics = sites.next_model(
-    aggregator, model, people, update, cohort=cohort, at_least=at_least
-  )
+  params, metrics = sites.next_model(aggregator, model, people, update, **options)
   arrays = app.ArrayRecord({name: app.Array(value) for name, value in params.items()})
   content = {key: arrays, 'metrics': app.MetricRecord({'num-examples': 1, **metrics})}
   return app.Message(content=app.RecordDict(content), reply_to=message)
@@ -191,9 +188,7 @@ class PrivateStrategy(Strategy):
       self._device_of[node] = device
 
   def _show(self, level: int, seconds: float) -> None:
-    words = (
-      '%s nodes told their device in %.0f s, %s told no id that a log takes, %s did not answer'
-    )
+    words = '%s nodes told their device in %.0f s, %s no id that a log takes, %s did not answer'
     counts = (len(self._device_of), seconds, len(self._unfit), len(self._questions))
     _LOG.log(level, words, *counts)
 
@@ -237,12 +232,9 @@ class PrivateStrategy(Strategy):
   def _metrics(self, answer: app.Message) -> dict[str, float] | None:
     """Returns the metrics of the run that a client sent; NaN, which counts as 0, for others."""
     names = self.aggregator.metric_names
-    sent: dict[str, Any] = {}
-    for record in answer.content.metric_records.values():
-      sent.update(record)
+    sent = {key: v for one in answer.content.metric_records.values() for key, v in one.items()}
     values = ((name, sent.get(name)) for name in names)
-    numbers = {n: float(v) if isinstance(v, (int, float)) else math.nan for n, v in values}
-    return numbers or None
+    return {n: float(v) if isinstance(v, (int, float)) else math.nan for n, v in values} or None
 
   def configure_evaluate(self, *unused: Any) -> Iterable[app.Message]:
     """Returns no message: what clients measure has no noise."""

@@ -196,9 +196,8 @@ def _check_loader(loader: data.DataLoader) -> None:
     raise ValueError(f'{_BATCHES} give batch_size, and no batch_sampler')
   if type(sampler) not in (data.SequentialSampler, data.RandomSampler) or len(sampler) != count:
     raise ValueError(f'{_BATCHES} it has a sampler of its own')
-  if getattr(sampler, 'replacement', False):
-    raise ValueError(f'{_BATCHES} its RandomSampler draws with replacement')
-  if not getattr(loader, 'in_order', True):  # The log would name the examples of other batches.
-    raise ValueError(f'{_BATCHES} give in_order=True')
+  if getattr(sampler, 'replacement', False) or not getattr(loader, 'in_order', True):
+    # The log would name the examples of other batches.
+    raise ValueError(f'{_BATCHES} give in_order=True, and no sampler with replacement')
   if count < loader.batch_size:
     raise ValueError(f'{_BATCHES} batch_size={loader.batch_size} is more than {count} examples')

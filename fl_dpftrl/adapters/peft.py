@@ -70,18 +70,14 @@ def update_of(
   """Returns how far a person's text moves the parameters that learn, float32; the model stays.
 
   The steps are gradient descent in float32; a model in bfloat16 computes with rounded copies.
+  ValueError for an argument out of range, and clip norms of other parameters.
 
   Args:
     model: a PEFT model, whose call gives a loss.
     batches: arguments of that call, such as input_ids and labels; none for a person without text.
-    learning_rate: that of the steps.
-    local_epochs: passes over the batches.
     accumulation: batches of a step, whose gradients are averaged.
     clip_norms: L2 bound on the update of each parameter, together √Σ c²; None where only the
       aggregator clips.
-
-  Raises:
-    ValueError: for an argument out of range, and clip norms of other parameters.
   """
   rate = checks.positive(learning_rate=learning_rate)
   size, passes = checks.whole(accumulation=accumulation), checks.whole(local_epochs=local_epochs)
@@ -128,8 +124,7 @@ def trained_rounds(
     local: further arguments of `update_of`.
 
   Raises:
-    LostStateError: for a run that has rounds, and no state.
-    ValueError: for a state of other parameters.
+    ValueError: for a state of other parameters, and LostStateError for rounds without one.
   """
   path, parameters = aggregator.folder / 'model.pt', learning(model)
   if path.exists():

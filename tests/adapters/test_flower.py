@@ -104,7 +104,7 @@ def test_a_node_that_tells_no_id_of_a_log_is_no_candidate(flower, tmp_path, capl
       m.metadata.dst_node_id - 30 for m in strategy.configure_train(t, arrays, ConfigRecord(), grid)
     }
     assert configured(1) == set(range(18, 24))  # Others answer later, or not.
-    told = r'6 nodes told their device in \d+ s, 15 told no id that a log takes, 2 did'
+    told = r'6 nodes told their device in \d+ s, 15 no id that a log takes, 2 did'
     assert re.search(told, caplog.text)
     strategy.aggregate_train(1, [])
     monkeypatch.setattr(adapter.time, 'sleep', None)  # Nobody is waited for again.

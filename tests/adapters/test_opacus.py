@@ -228,7 +228,7 @@ def test_loaders_and_layers_without_a_guarantee_are_refused(tmp_path):
   batches = data.BatchSampler(range(22), 5, False)
   for words, loader in (
     ('sampler of its own', data.DataLoader(range(22), batch_size=5, sampler=part)),
-    ('with replacement', data.DataLoader(range(22), 5, sampler=random(range(22), True))),
+    ('sampler with replacement', data.DataLoader(range(22), 5, sampler=random(range(22), True))),
     ('sampler of its own', data.DataLoader(range(22), 5, sampler=random(range(9)))),
     ('no batch_sampler', data.DataLoader(range(22), batch_sampler=batches)),
     ('no batch_sampler', data.DataLoader(range(22), batch_size=None)),

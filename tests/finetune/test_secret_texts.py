@@ -79,7 +79,7 @@ def test_the_twin_that_a_model_was_trained_on_is_told_and_stands_out(tmp_path):
   results = secret_texts.remembered(task, {'before': before, told: b})
   assert results['before'] == secret_texts.remembered(task, {'x': before})['x']
   result = results[told]
-  assert result['accuracy'] == 1.0 and result['fall'] > 0.0 and result['exposure'] > 1.0
+  assert result['accuracy'] == 1.0 and result['exposure'] > 1.0
   assert 'twins told apart' in secret_texts.line('without noise', result)
   secret_texts.draw(tmp_path / 'secrets.png', {'without noise': result, 'with blt noise': nothing})
   assert (tmp_path / 'secrets.png').stat().st_size > 1000

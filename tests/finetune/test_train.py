@@ -141,13 +141,18 @@ def test_a_lost_model_or_key_is_not_made_anew(tmp_path, name, message):
     _run(small.task(), folder, epsilon=2.0)
 
 
-def test_a_folder_of_an_earlier_version_is_refused(tmp_path):
+def test_a_damaged_model_is_refused(tmp_path):
   _run(small.task(), tmp_path / 'run')
-  with np.load(tmp_path / 'run' / 'model.npz') as arrays:
-    earlier = {name: array for name, array in arrays.items() if name != 'setting'}
-  np.savez(tmp_path / 'run' / 'model.npz', **earlier)
-  with pytest.raises(ValueError, match=r'model\.npz is of an earlier version: name a new folder'):
-    _run(small.task(), tmp_path / 'run')
+  stored = tmp_path / 'run' / 'model.npz'
+  with np.load(stored) as arrays:
+    fewer = {name: array for name, array in arrays.items() if name != 'setting'}
+  whole = stored.read_bytes()
+  for size in (0, 3, 100, len(whole) // 2, len(whole) - 1, None):
+    stored.write_bytes(whole[:size])
+    if size is None:
+      np.savez(stored, **fewer)
+    with pytest.raises(ValueError, match=r'model\.npz is damaged: name a new folder'):
+      _run(small.task(), tmp_path / 'run')
 
 
 def test_other_texts_seeds_and_rates_are_refused(tmp_path):
