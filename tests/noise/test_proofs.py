@@ -202,22 +202,31 @@ def test_no_two_normals_share_a_counter():
   assert can_collide(lambda *x: further(*x[:3], z3.BitVecVal(0, 32), x[4]), further, names)
 
 
-def test_compiled_counters_are_those_of_the_proof():
+class _Shown:
+  """In place of AES: the bits of a counter are the counter."""
+
+  def update(self, counters):
+    return bytes(counters)
+
+  def update_into(self, counters, bits):
+    bits[: len(counters)] = counters
+
+
+def test_counters_are_those_of_the_proof():
   places = np.array([0, 1, 77, normals.CHUNK - 1, normals.CHUNK, 3 * normals.CHUNK + 5])
-  further = np.empty((places.size, normals._ATTEMPTS, 2), np.uint64)
-  words = np.empty((3 * normals.CHUNK // 2 - 7, 2), np.uint64)
-  sizes = normals.CHUNK, normals._ATTEMPTS, normals._BLOCKS
+  normal, size = normals.Normals(bytes(32)), 3 * normals.CHUNK - 7
+  normal._blocks = _Shown()
   for row, chunk in ((0, 0), (2**48 - 1, 2**32 - 4), (12345, 0xFFFF)):
-    normal_loops.count_attempts(row, chunk, normals._FURTHER, places, *sizes, further)
-    normal_loops.count(row, chunk, normals._WORDS, normals.CHUNK // 2, words)
+    further = normal._further(row, chunk, places, normals._ATTEMPTS)
+    words = normal._words(row, chunk, size)
     made = []
     for place, counters in zip(places.tolist(), further):
       for attempt in (0, 1, 255):
-        within = (place % normals.CHUNK * sizes[1] + attempt) * sizes[2]
+        within = (place % normals.CHUNK * normals._ATTEMPTS + attempt) * normals._BLOCKS
         made.append((counters[attempt], place // normals.CHUNK, normals._FURTHER, within))
-    for block in (0, 1, 4321, normals.CHUNK // 2 - 1, normals.CHUNK // 2, len(words) - 1):
+    for block in (0, 1, 4321, normals.CHUNK // 2 - 1, normals.CHUNK // 2, size // 2 - 1):
       chunks, within = divmod(block, normals.CHUNK // 2)
-      made.append((words[block], chunks, normals._WORDS, within))
+      made.append((words[2 * block : 2 * block + 2], chunks, normals._WORDS, within))
     for counter, chunks, use, within in made:
       fields = (row, 6), (chunk + chunks, 4), (use, 2), (within, 4)
       assert counter.tobytes() == b''.join(value.to_bytes(size, 'big') for value, size in fields)

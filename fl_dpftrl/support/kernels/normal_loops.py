@@ -44,51 +44,6 @@ def rounded(words, limits, widths, most, out, places):
 
 
 @compiled.loop
-def _swapped(word):
-  """Returns a word with its bytes in the opposite order: AES takes its counters as big-endian."""
-  pairs = np.uint64(0x00FF00FF00FF00FF)
-  word = word >> np.uint64(8) & pairs | (word & pairs) << np.uint64(8)
-  pairs = np.uint64(0x0000FFFF0000FFFF)
-  word = word >> np.uint64(16) & pairs | (word & pairs) << np.uint64(16)
-  return word >> np.uint64(32) | word << np.uint64(32)
-
-
-@compiled.loop
-def _halves(row, chunk, use):
-  """Returns both words of a counter, but for its block.
-
-  A counter has 48 bits of the row, 32 of the chunk, 16 of its use, and 32 of the block.
-  """
-  high = np.uint64(row) << np.uint64(16) | np.uint64(chunk >> 16)
-  return high, np.uint64(chunk & 0xFFFF) << np.uint64(48) | np.uint64(use) << np.uint64(32)
-
-
-@compiled.loop
-def count(row, chunk, use, blocks, counters):
-  """Writes the counters of successive blocks, so many of each chunk, from a chunk's first on."""
-  for first in range(0, len(counters), blocks):
-    high, low = _halves(row, chunk + first // blocks, use)
-    part, high = counters[first : first + blocks], _swapped(high)
-    for i in range(len(part)):
-      part[i, 0] = high
-      part[i, 1] = _swapped(low | np.uint64(i))
-
-
-@compiled.loop
-def count_attempts(row, chunk, use, places, chunk_size, attempts, blocks, counters):
-  """Writes the first counter of each attempt of some places, counted from a chunk on.
-
-  A place has so many attempts, and each of them so many blocks.
-  """
-  for i in range(places.size):
-    high, low = _halves(row, chunk + places[i] // chunk_size, use)
-    for attempt in range(counters.shape[1]):
-      block = (places[i] % chunk_size * attempts + attempt) * blocks
-      counters[i, attempt, 0] = _swapped(high)
-      counters[i, attempt, 1] = _swapped(low | np.uint64(block))
-
-
-@compiled.loop
 def _product(x, y):
   """Returns a product in float64, and what its rounding lost, without an error (Dekker 1971)."""
   product, x_high, y_high = x * y, _SPLIT * x, _SPLIT * y
