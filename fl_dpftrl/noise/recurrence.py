@@ -187,7 +187,10 @@ def buffer_bytes(strategy: strategies.Strategy, num_rounds: int, num_parameters:
 
 def _plain(total, begins, fresh, oldest, buffers, at, out):
   """Makes a row that no buffer holds."""
-  return loops.plain(total, begins, fresh, out)
+  if not begins:
+    np.add(fresh, np.rint(total, out=total), out=fresh)
+  out[:] = fresh
+  return 0
 
 
 def _adding(below: np.ndarray, gains: np.ndarray, step: linear_noise.Step) -> _Finish:

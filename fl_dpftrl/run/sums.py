@@ -113,7 +113,7 @@ class Sum:
       codes,
     )
     self._spread(lambda i: loops.add(*pieces[i], scales, self.total, added[i]), pieces)
-    if loops.longest(added) > self._unit.most_square:
+    if added.sum(axis=0).max(initial=0.0) > self._unit.most_square:
       raise ValueError(
         'an update was changed while it was added; add arrays that nobody else writes'
       )

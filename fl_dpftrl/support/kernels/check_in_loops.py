@@ -8,11 +8,8 @@ import numpy as np
 
 from fl_dpftrl.support.kernels import compiled
 
-_AT_ONCE = 256
-_PLACES = 1 << 11
+_AT_ONCE, _PLACES = 256, 1 << 11
 _HOUR, _DAY = 3600.0, 86400.0
-_FIRST_WEEKDAY = 3  # UTC seconds count from 1970-01-01, a Thursday.
-_FRIDAY, _SATURDAY = 4, 5
 _GOLDEN, _FIRST = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _JITTER, _PLUGGED_IN = np.uint64(1), np.uint64(2)
@@ -35,10 +32,7 @@ def uniform(seed, purpose, device, night):
 
 @compiled.loop
 def nightly(devices, times, habits, seed, jitter, delay, charging, daytime):
-  """Returns the presence of devices at UTC seconds; see `Nightly`, in seconds for hours.
-
-  Habits are start, length and offset of every device.
-  """
+  """Returns the presence of devices at UTC seconds by their start, length and offset: `Nightly`."""
   result, near = np.empty(devices.size), np.empty((_AT_ONCE, 3))
   for i in range(devices.size):
     if i % _AT_ONCE == 0:
@@ -51,8 +45,7 @@ def nightly(devices, times, habits, seed, jitter, delay, charging, daytime):
     seconds -= _DAY * night
     device, number = np.uint64(devices[i]), np.uint64(np.int64(night))
     start += jitter * (2.0 * uniform(seed, _JITTER, device, number) - 1.0)
-    weekday = (np.int64(night) + _FIRST_WEEKDAY) % 7
-    if _FRIDAY <= weekday <= _SATURDAY:
+    if 4 <= (np.int64(night) + 3) % 7 <= 5:  # Friday or Saturday; 1970-01-01 was a Thursday.
       start += delay
     start = min(max(start, 0.0), _DAY - length)
     is_plugged_in = uniform(seed, _PLUGGED_IN, device, number) < charging
@@ -71,13 +64,11 @@ def candidates(uniform, gaps, needed, now, end, ceilings, sizes, first, members,
   Returns:
     Devices, times, the least presence of each that lets it check in, and the end of the period.
   """
-  ends, guide, group = np.cumsum(sizes * ceilings), np.empty(_PLACES, np.int64), 0
+  ends = np.cumsum(sizes * ceilings)
   total = ends[-1]
   top = np.searchsorted(ends, total)
-  for i in range(_PLACES):
-    while group < top and ends[group] <= i * total / _PLACES:
-      group += 1
-    guide[i] = group
+  starts = np.arange(_PLACES) * total / _PLACES
+  guide = np.minimum(np.searchsorted(ends, starts, side='right'), top)
   devices, times = np.empty(gaps.size, np.int64), np.empty(gaps.size)
   least = np.empty(gaps.size)
   groups, places = np.empty(_AT_ONCE, np.int64), np.empty(_AT_ONCE, np.int64)

@@ -36,16 +36,6 @@ def _add_weighted(weights, buffers, stack, at, total, begins):
 
 
 @compiled.loop
-def plain(total, begins, fresh, out):
-  """Makes a row without buffers."""
-  if not begins:
-    return _finish(total, fresh, out)
-  for i in range(fresh.size):
-    out[i] = np.int64(fresh[i])
-  return 0
-
-
-@compiled.loop
 def add(total, begins, fresh, oldest, buffers, at, weights, stack, gains, scale, restarts, out):
   """Makes a row, and adds it and an older normal to running sums.
 
@@ -59,9 +49,8 @@ def add(total, begins, fresh, oldest, buffers, at, weights, stack, gains, scale,
       buffers[:, first : first + row.size] = 0.0
     _add_weighted(weights, buffers, stack, first, total[part], begins)
     trail += _finish(total[part], row, out[part])
-    if scale != 1.0:
-      for i in range(row.size):
-        row[i] /= scale
+    for i in range(row.size):
+      row[i] /= scale
     for j in range(len(buffers)):
       buffer = buffers[j, first : first + row.size]
       share, gain, normal_gain = 1.0 - gains[0, j], gains[1, j], gains[2, j]
@@ -85,9 +74,7 @@ def push(total, begins, fresh, buffers, at, weights, stack, top, merged, scale, 
     _add_weighted(weights, buffers, stack, first, total[part], begins)
     trail += _finish(total[part], row, out[part])
     if not merged.size:
-      for i in range(row.size):
-        buffer[i] = row[i] / scale
-      continue
+      buffer[:] = 0.0
     for j in range(merged.size - 1):  # The last of them is `top`.
       other = buffers[merged[j], first : first + row.size]
       for i in range(row.size):

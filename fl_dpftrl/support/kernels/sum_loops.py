@@ -85,15 +85,3 @@ def add(rows, start, stop, first, scales, total, squares):
           square += whole * whole
           bits |= whole * whole
         squares[row] += np.inf if bits >> _MOST_BITS else np.float64(square)
-
-
-@compiled.loop
-def longest(squares):
-  """Returns the largest sum of squares of an update, of pieces, shape [pieces, updates]."""
-  most = 0.0
-  for row in range(squares.shape[1]):
-    square = 0.0
-    for piece in range(len(squares)):
-      square += squares[piece, row]
-    most = max(most, square)
-  return most
