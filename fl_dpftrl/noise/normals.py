@@ -4,7 +4,7 @@ import decimal
 import functools
 import hashlib
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -84,8 +84,7 @@ class Normals:
     # The block of a counter is what its encryption is.
     self._blocks = Cipher(algorithms.AES256(seed), modes.ECB()).encryptor()
     self._tables = _tables()
-    self._first = counters_of(0, 0, _WORDS, np.arange(CHUNK // 2))
-    self._counters = np.empty((_BLOCK // CHUNK, *self._first.shape), np.uint64)
+    self._counters = np.empty((_BLOCK // CHUNK, CHUNK // 2, 2), np.uint64)
     self._bits = np.empty(8 * _BLOCK + 16, np.uint8)  # AES asks for room behind.
     self._unsure = np.empty(_BLOCK + 1, np.int64)
 
@@ -155,31 +154,18 @@ class Normals:
 
   def _words(self, row: int, chunk: int, size: int) -> np.ndarray:
     """The words of so many normals, from the beginning of a chunk on, until the next call."""
-    chunks = counters_of(row, chunk + np.arange(-(-size // CHUNK)), _WORDS, 0)[:, None]
-    counters = self._counters[: len(chunks)]
-    for half in range(2):
-      np.bitwise_or(self._first[:, half], chunks[..., half], out=counters[..., half])
-    used = counters.view(np.uint8).reshape(-1)[: 16 * -(-size // 2)]
-    self._blocks.update_into(used.data, self._bits.data)
+    chunks = np.arange(-(-size // CHUNK))
+    loops.count(row, chunk, _WORDS, chunks, 1, CHUNK // 2, 1, self._counters)
+    counters = self._counters.view(np.uint8).reshape(-1)[: 16 * -(-size // 2)]
+    self._blocks.update_into(counters.data, self._bits.data)
     return self._bits[: 8 * size].view('<u8')
 
   def _further(self, row: int, chunk: int, at: np.ndarray, attempts: int) -> np.ndarray:
     """The first block of each attempt of some normals, as words, shape [size, attempts, 2]."""
-    chunks, places = np.divmod(at[:, None], CHUNK)
-    blocks = (places * _ATTEMPTS + np.arange(attempts)) * _BLOCKS
-    counters = counters_of(row, chunk + chunks, _FURTHER, blocks)
+    counters = np.empty((at.size, attempts, 2), np.uint64)
+    loops.count(row, chunk, _FURTHER, at, CHUNK, _ATTEMPTS, _BLOCKS, counters)
     bits = self._blocks.update(counters.reshape(-1).view(np.uint8).data)
     return np.frombuffer(bits, '<u8').reshape(counters.shape)
-
-
-def counters_of(row: int, chunk: Any, use: int, block: Any) -> np.ndarray:
-  """Returns counters as AES takes them, big-endian, shape [of chunk or block, 2].
-
-  A counter has 48 bits of the row, 32 of the chunk, 16 of its use, and 32 of the block.
-  """
-  chunks, blocks = np.broadcast_arrays(np.asarray(chunk, np.uint64), np.asarray(block, np.uint64))
-  halves = np.uint64(row << 16) | chunks >> 16, (chunks & 0xFFFF) << 48 | use << 32 | blocks
-  return np.stack(halves, axis=-1).astype('>u8').view(np.uint64)
 
 
 class _Tables(NamedTuple):

@@ -44,6 +44,32 @@ def rounded(words, limits, widths, most, out, places):
 
 
 @compiled.loop
+def _swapped(word):
+  """Returns a word with its bytes in the opposite order: AES takes its counters as big-endian."""
+  pairs = np.uint64(0x00FF00FF00FF00FF)
+  word = word >> np.uint64(8) & pairs | (word & pairs) << np.uint64(8)
+  pairs = np.uint64(0x0000FFFF0000FFFF)
+  word = word >> np.uint64(16) & pairs | (word & pairs) << np.uint64(16)
+  return word >> np.uint64(32) | word << np.uint64(32)
+
+
+@compiled.loop
+def count(row, chunk, use, places, per_chunk, most, step, counters):
+  """Writes so many counters of each place, steps apart, counted from a chunk on.
+
+  Each place has room for `most`. A counter has 48 bits of the row, 32 of the chunk, 16 of its use,
+  and 32 of the block.
+  """
+  for i in range(places.size):
+    number, first = chunk + places[i] // per_chunk, places[i] % per_chunk * most
+    high = _swapped(np.uint64(row) << np.uint64(16) | np.uint64(number >> 16))
+    low = np.uint64(number & 0xFFFF) << np.uint64(48) | np.uint64(use) << np.uint64(32)
+    for j in range(counters.shape[1]):
+      counters[i, j, 0] = high
+      counters[i, j, 1] = _swapped(low | np.uint64((first + j) * step))
+
+
+@compiled.loop
 def _product(x, y):
   """Returns a product in float64, and what its rounding lost, without an error (Dekker 1971)."""
   product, x_high, y_high = x * y, _SPLIT * x, _SPLIT * y
