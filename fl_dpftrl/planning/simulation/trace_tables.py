@@ -2,10 +2,11 @@
 
 import dataclasses
 import os
-import tempfile
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from fl_dpftrl.planning.simulation import seeds
 from fl_dpftrl.support import machine
@@ -18,12 +19,9 @@ _DAY, _HOUR, _SLOT = 86400, 3600, 900
 _HOURS = 24
 _DEVICES = 6
 _MOST_DAYS = 3650
-_MOST_MEMORY = 2 * 10**9  # bytes, of what sorts the table
-_QUERY = """
-  SELECT device, dense_rank() OVER (ORDER BY device) - 1 AS owner,
-    CAST(floor(epoch("start")) AS BIGINT) AS "start", CAST(ceil(epoch("end")) AS BIGINT) AS "end"
-  FROM read_parquet(?)
-"""
+_COLUMNS = ['device', 'start', 'end']
+_UNITS = {'s': 1, 'ms': 10**3, 'us': 10**6, 'ns': 10**9}  # of a second
+_BYTES_A_ROW = 160  # of memory
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,42 +121,30 @@ def _occupied(cells: np.ndarray, firsts: np.ndarray, lasts: np.ndarray, slots: i
 def read_traces(path: str | os.PathLike[str]) -> Traces:
   """Reads a Parquet table with the columns device, start and end, the last two UTC timestamps."""
   try:
-    import duckdb  # Slow to load.
-  except ImportError as error:
-    raise ValueError(f"{path} needs DuckDB: pip install 'fl_dpftrl[traces]' ({error})") from error
-  free = machine.free_memory()
-  limit = _MOST_MEMORY if free is None else min(_MOST_MEMORY, free // 2)
-  with (
-    open(path, 'rb') as file,
-    tempfile.TemporaryDirectory(prefix='fl_dpftrl-') as folder,  # Only its owner may read it.
-    duckdb.connect(config=_engine(folder, limit)) as engine,
-  ):
-    opened = f'/dev/fd/{file.fileno()}'  # The engine would take a name for a pattern.
-    try:
-      columns = engine.execute(_QUERY, [opened]).fetchnumpy()
-    except (duckdb.Error, MemoryError) as error:
-      if folder in str(error) or isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
-        raise ValueError(
-          f'{path} needs more memory than {limit >> 20} MiB, or more room for temporary files in'
-          f' the folder that TMPDIR names: {messages.one_line(error, limit=100)}'
-        ) from None
-      raise ValueError(
-        f'{path} must be a Parquet table with the columns device, start and end, the last two'
-        f' timestamps: {messages.one_line(str(error).replace(opened, "it"), limit=100)}'
-      ) from None
-  for name, column in columns.items():
-    if np.ma.is_masked(column):
-      raise ValueError(f'{path}: {name} is missing in a row')
+    with pq.ParquetFile(path) as file:
+      needed, free = _BYTES_A_ROW * file.metadata.num_rows, machine.free_memory()
+      if free is not None and needed > free:
+        raise MemoryError(f'{path} needs {needed >> 20} MiB of memory, and {free >> 20} are free')
+      table = file.read(_COLUMNS).select(_COLUMNS)
+    for name, column in zip(_COLUMNS, table.columns):
+      if column.null_count:
+        raise ValueError(f'{path}: {name} is missing in a row')
+    device, *times = table.columns
+    if not all(pa.types.is_timestamp(column.type) for column in times):
+      raise KeyError('start or end')
+    if pa.types.is_dictionary(device.type):
+      device = device.cast(device.type.value_type)
+    owners = pc.rank(device, tiebreaker='dense').to_numpy().astype(np.int64) - 1
+  except MemoryError:
+    raise
+  except (pa.ArrowException, KeyError) as error:
+    raise ValueError(
+      f'{path} must be a Parquet table with the columns device, start and end, the last two'
+      f' timestamps: {messages.one_line(error, limit=100)}'
+    ) from None
+  starts, ends = (column.cast(pa.int64()).to_numpy() for column in times)
+  units = [_UNITS[column.type.unit] for column in times]
   try:
-    return Traces(*(np.asarray(columns[name], np.int64) for name in ('owner', 'start', 'end')))
+    return Traces(owners, starts // units[0], -(-ends // units[1]))
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from None
-
-
-def _engine(folder: str, limit: int) -> dict[str, Any]:
-  """Returns settings of DuckDB, whose temporary files have ids and times of presence."""
-  return {
-    'memory_limit': f'{limit}B',
-    'temp_directory': folder,
-    'autoinstall_known_extensions': False,
-  }
