@@ -80,9 +80,7 @@ class Numbers:
   """
 
   def __init__(self):
-    from fl_dpftrl.support.kernels import (
-      id_loops as loops,  # Numbered devices need no compiled loop.
-    )
+    from fl_dpftrl.support.kernels import id_loops as loops  # Numbered devices need none.
 
     self._loops, self.size = loops, 0
     self._allocate(_LEAST)

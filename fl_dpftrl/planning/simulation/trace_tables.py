@@ -124,7 +124,7 @@ def read_traces(path: str | os.PathLike[str]) -> Traces:
     with pq.ParquetFile(path) as file:
       needed, free = _BYTES_A_ROW * file.metadata.num_rows, machine.free_memory()
       if free is not None and needed > free:
-        raise MemoryError(f'{path} needs {needed >> 20} MiB of memory, and {free >> 20} are free')
+        raise ValueError(f'{path} needs {needed >> 20} MiB of memory, and {free >> 20} are free')
       table = file.read(_COLUMNS).select(_COLUMNS)
     for name, column in zip(_COLUMNS, table.columns):
       if column.null_count:
@@ -135,8 +135,6 @@ def read_traces(path: str | os.PathLike[str]) -> Traces:
     if pa.types.is_dictionary(device.type):
       device = device.cast(device.type.value_type)
     owners = pc.rank(device, tiebreaker='dense').to_numpy().astype(np.int64) - 1
-  except MemoryError:
-    raise
   except (pa.ArrowException, KeyError) as error:
     raise ValueError(
       f'{path} must be a Parquet table with the columns device, start and end, the last two'

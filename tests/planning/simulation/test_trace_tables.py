@@ -146,7 +146,7 @@ def test_a_table_beyond_the_memory_is_refused_before_it_is_read(tmp_path, monkey
   count = 100_000
   columns = dict(start=pa.concat_arrays([EARLY] * count), end=pa.concat_arrays([LATE] * count))
   path = write(tmp_path / 'a.parquet', device=[f'{i:060}' for i in range(count)], **columns)
-  with pytest.raises(MemoryError, match='a.parquet needs 15 MiB of memory, and 3 are free'):
+  with pytest.raises(ValueError, match='a.parquet needs 15 MiB of memory, and 3 are free'):
     trace_tables.read_traces(path)
 
 
