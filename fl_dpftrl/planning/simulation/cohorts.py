@@ -125,7 +125,7 @@ class _Rounds:
     rng = seeds.generator(self._simulation.seed, _ROUNDS, t)
     began = self._clock + (60.0 * self._server.minutes_between_rounds if t else 0.0)
     self._pass_time(began, rng)
-    self._come_back(self._by_round.due(t))
+    self._come_back(*self._by_round.due(t))
     self._dropped = []
     chosen = self._choose(rng)
     closed = chosen.closes(self._server.report_goal)
@@ -191,7 +191,7 @@ class _Rounds:
     busy = chosen.where(~inside)
     timer = self._simulation.timer
     if isinstance(timer, servers.Meter) and self._meters is not None:
-      self._charge(self._meters, timer.budget.last_row, chosen, busy)
+      self._charge(self._meters, timer.budget.last_row, chosen, inside)
       return chosen.devices[inside]
     self._by_time.add(busy.ends, busy.devices, self._last_round[busy.devices])
     devices, ends = chosen.devices[inside], chosen.ends[inside]
@@ -210,19 +210,26 @@ class _Rounds:
       self._by_time.add(ends + timer.seconds, devices, tokens)
     return devices
 
-  def _charge(self, meters: meter.Meters, last_row: int, chosen: _Chosen, busy: _Chosen) -> None:
+  def _charge(
+    self, meters: meter.Meters, last_row: int, chosen: _Chosen, inside: np.ndarray
+  ) -> None:
     """Charges all who began the round: a device does not know whether its report will arrive."""
-    devices = np.unique(np.concatenate([chosen.devices, *self._dropped]))
+    self._last_round[chosen.devices] = self._round
+    dropped = np.unique(np.concatenate([chosen.devices[:0], *self._dropped]))
+    dropped = dropped[self._last_round[dropped] != self._round]  # Others were chosen again.
+    self._last_round[dropped] = self._round
+    devices = np.concatenate([chosen.devices, dropped])
     self._check_ins.pool.remove(devices)
-    self._last_round[devices] = self._round
     meters.add(devices)
     again = meters.returns(devices, self._square, last_row)
-    ends_here = again > last_row
-    self._end(devices[ends_here])
-    waits = ~ends_here & ~((again == self._round + 1) & np.isin(devices, busy.devices))
+    self._end(devices[again > last_row])
+    # Who could come at once, but is busy, comes back at the end of that.
+    is_busy = np.append(~inside, np.zeros(dropped.size, bool)) & (again == self._round + 1)
+    waits = np.flatnonzero((again <= last_row) & ~is_busy)
+    waits = waits[np.argsort(devices[waits])]
     tokens = np.full(devices.size, self._round, np.int32)
     self._by_round.add(again[waits], devices[waits], tokens[waits])
-    soon = busy.where(np.isin(busy.devices, devices[~(ends_here | waits)]))
+    soon = chosen.where((is_busy & (again <= last_row))[: inside.size])
     self._by_time.add(soon.ends, soon.devices, tokens[: soon.devices.size])
 
   def _end(self, devices: np.ndarray) -> None:
@@ -234,7 +241,7 @@ class _Rounds:
     """Moves the clock; devices return, are replaced, and lose their timers."""
     days = (until - self._clock) / _DAY
     self._clock = until
-    self._come_back(self._by_time.due(until))
+    self._come_back(*self._by_time.due(until))
     people = self._population
     if people.changes:
       for devices in (
@@ -265,11 +272,9 @@ class _Rounds:
         self._meters.forget(devices)
     return devices
 
-  def _come_back(self, due: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:
+  def _come_back(self, devices: np.ndarray, tokens: np.ndarray) -> None:
     """Admits devices, unless they are back already or took part again since."""
-    if batches := list(due):
-      devices, tokens = map(np.concatenate, zip(*batches))
-      self._check_ins.pool.add(devices[self._last_round[devices] == tokens])
+    self._check_ins.pool.add(devices[self._last_round[devices] == tokens])
 
   def _check_progress(self, chosen: _Chosen, latest: float) -> None:
     """Raises StalledRound if the round cannot meet its goal."""

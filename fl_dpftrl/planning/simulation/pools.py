@@ -2,9 +2,10 @@
 
 import heapq
 import math
-from collections.abc import Iterator
 
 import numpy as np
+
+_STEPS = 16  # of a block: few enough to be looked at each time
 
 
 class Pool:
@@ -50,41 +51,48 @@ class Pool:
 
 
 class Waiting:
-  """Batches of devices with their times of return, rounded up to the end of a step."""
+  """Devices with their times of return, rounded up to the end of a step, in blocks of steps."""
 
   def __init__(self, step: float = 1.0):
-    self._step = step
-    self._batches: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+    self._step, self.size = step, 0
+    self._blocks: dict[int, list[np.ndarray]] = {}
     self._order: list[int] = []
-    self.size = 0
+    # Steps, devices and tokens, of blocks that have begun.
+    self._near = np.zeros((3, 0), np.int64)
 
   @property
   def earliest(self) -> float:
     """Returns the time of the next return; infinite if no device waits."""
-    return self._order[0] * self._step if self._order else math.inf
+    first = self._blocks[self._order[0]] if self._order else []
+    steps = np.hstack([self._near, *first])[0]
+    return float(steps.min() * self._step) if steps.size else math.inf
 
   def add(self, times: np.ndarray, devices: np.ndarray, tokens: np.ndarray) -> None:
     """Adds devices, each with a token that is returned with it."""
     if not devices.size:
       return
-    steps = np.ceil(times / self._step).astype(np.int64)
-    since = steps - steps.min()
+    batch = np.stack([np.ceil(times / self._step).astype(np.int64), devices, tokens])
+    blocks = batch[0] // _STEPS
+    since = blocks - blocks.min()
     # NumPy's stable sort is several times as fast for 16 bits.
     order = np.argsort(since.astype(np.min_scalar_type(since.max())), kind='stable')
-    steps = steps[order]
-    devices, tokens = devices[order], tokens[order]
-    cuts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), steps.size]
+    blocks, batch = blocks[order], batch[:, order]
+    cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), blocks.size]
     for begin, end in zip(cuts, cuts[1:]):
-      first = int(steps[begin])
-      if first not in self._batches:
-        self._batches[first] = []
-        heapq.heappush(self._order, first)
-      self._batches[first].append((devices[begin:end], tokens[begin:end]))
+      block = int(blocks[begin])
+      if block not in self._blocks:
+        self._blocks[block] = []
+        heapq.heappush(self._order, block)
+      self._blocks[block].append(batch[:, begin:end])
     self.size += devices.size
 
-  def due(self, now: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Removes and yields batches of devices and tokens that return by now."""
-    while self._order and self._order[0] * self._step <= now:
-      for devices, tokens in self._batches.pop(heapq.heappop(self._order)):
-        self.size -= devices.size
-        yield devices, tokens
+  def due(self, now: float) -> np.ndarray:
+    """Removes and returns devices and tokens that return by now, [2, any], the earliest first."""
+    last, begun = math.floor(now / self._step), [self._near]
+    while self._order and self._order[0] <= last // _STEPS:
+      begun += self._blocks.pop(heapq.heappop(self._order))
+    near = np.hstack(begun)
+    is_due = near[0] <= last
+    self._near, due = near[:, ~is_due], near[:, is_due]
+    self.size -= due.shape[1]
+    return due[1:, np.argsort(due[0], kind='stable')]

@@ -132,7 +132,10 @@ EARLY, LATE = at('2026-01-05T01:00'), at('2026-01-05T02:00')
   (dict(device=[1], start=EARLY, end=pa.nulls(1, LATE.type)), 'end is missing in a row'),
   (dict(device=[1], start=LATE, end=EARLY), 'end must be after start in every row'),
   (dict(device=[1], start=at('1990-01-01'), end=LATE), 'more than 3650'),
-  (dict(device=pa.array([], pa.int64()), start=EARLY[:0], end=LATE[:0]), 'no time at which a device'),
+  (
+    dict(device=pa.array([], pa.int64()), start=EARLY[:0], end=LATE[:0]),
+    'no time at which a device',
+  ),
 )
 def test_other_tables_are_refused(columns, words, tmp_path):
   path = write(tmp_path / 'a.parquet', **columns)
