@@ -78,9 +78,9 @@ class Sum:
     at_once = max(_FEWEST, _AT_ONCE // self.total.size)  # They are read twice, the sums once.
     self._is_adding = True
     outcomes = [
-      outcome
+      OUTCOMES[code]
       for first in range(0, len(frozen[0]), at_once)
-      for outcome in self._add([array[first : first + at_once] for array in frozen]).tolist()
+      for code in self._add([array[first : first + at_once] for array in frozen]).tolist()
     ]
     self._is_adding = False
     return outcomes
@@ -90,7 +90,7 @@ class Sum:
     self.total[self.total.size - totals.size :] += totals
 
   def _add(self, arrays: Sequence[np.ndarray], shrunk: float = 1.0) -> np.ndarray:
-    """Adds updates that were multiplied by `shrunk`, and returns each outcome."""
+    """Adds updates that were multiplied by `shrunk`, and returns the index of each outcome."""
     pieces, first = [], 0
     for array in arrays:
       size = array.shape[1]
@@ -101,26 +101,27 @@ class Sum:
     self._spread(
       lambda i: loops.measure(*pieces[i], self._is_zeroing, squares[i], largest[i]), pieces
     )
-    square, highest, scale = squares.cumsum(axis=0)[-1], largest.max(axis=0), self._scale / shrunk
-    with np.errstate(all='ignore'):
-      norms = np.sqrt(square)
-      shorter = self._longest / norms
-      which = [~np.isfinite(square), highest > self._zeroing_norm * shrunk]
-      which.append(norms * scale > self._longest)
-    scales = np.select(which, [0.0, 0.0, shorter], scale)
-    # Within the margin of the clip norm, an update is scaled too, but not by what would count.
-    scaled = np.where(norms > self._clip_norm * shrunk, CLIPPED, KEPT)
-    outcomes = np.select(which, [REJECTED, ZEROED, scaled], KEPT)
+    scales, codes = np.zeros(count), np.zeros(count, np.int64)
+    loops.bound(
+      squares,
+      largest,
+      self._scale / shrunk,
+      self._longest,
+      self._clip_norm * shrunk,
+      self._zeroing_norm * shrunk,
+      scales,
+      codes,
+    )
     self._spread(lambda i: loops.add(*pieces[i], scales, self.total, added[i]), pieces)
     if added.sum(axis=0).max(initial=0.0) > self._unit.most_square:
       raise ValueError(
         'an update was changed while it was added; add arrays that nobody else writes'
       )
     if shrunk == 1.0:  # Not finite, or too large for squares.
-      for i in np.flatnonzero(outcomes == REJECTED).tolist():
+      for i in np.flatnonzero(codes == loops.REJECTED).tolist():
         row = [_frozen(array[i : i + 1].astype(np.float64) * _FAR) for array in arrays]
-        outcomes[i] = self._add(row, _FAR)[0]
-    return outcomes
+        codes[i] = self._add(row, _FAR)[0]
+    return codes
 
   def _spread(self, work: Callable[[int], None], pieces: Sequence) -> None:
     """Does the work of each piece, by its index, on all threads."""

@@ -94,18 +94,18 @@ def test_a_torn_round_takes_no_update_and_releases_nothing(tmp_path, monkeypatch
 @pytest.mark.parametrize('later', [[3.0, 0.0, 0.0], [np.nan] * 3, [1e30, 0.0, 0.0]])
 @pytest.mark.parametrize('dtype', [np.float32, np.float64])
 def test_an_update_that_got_longer_after_it_was_measured_is_not_released(later, dtype, monkeypatch):
-  update, measure = np.array([[0.5, 0.0, 0.0]], dtype), loops.measure
+  update, bound = np.array([[0.5, 0.0, 0.0]], dtype), loops.bound
 
   def changing(*args):
-    measure(*args)
+    bound(*args)
     update[:] = later  # As another thread does.
 
-  monkeypatch.setattr(loops, 'measure', changing)
+  monkeypatch.setattr(loops, 'bound', changing)
   total = sums.Sum(3, unit=lattice_units.Unit.of(1.0))
   total.begin(1.0)
   with pytest.raises(ValueError, match='was changed while it was added'):
     total.add([update])
-  monkeypatch.setattr(loops, 'measure', measure)
+  monkeypatch.setattr(loops, 'bound', bound)
   total.begin(1.0)
   assert not total.total.any()
 

@@ -1,9 +1,12 @@
 """Loops over the coordinates of updates, for `run.sums`, which proves the bound."""
 
+import math
+
 import numpy as np
 
 from fl_dpftrl.support.kernels import compiled
 
+KEPT, CLIPPED, ZEROED, REJECTED = range(4)
 _LANES, _COLUMNS = 64, 2048
 _MOST_BITS = np.int64(50)  # of a square; a block of those fits in 64.
 _LEAST_NORMAL, _LEAST = 2.0**-126, np.float32(2.0**-149)  # of float32
@@ -32,6 +35,30 @@ def measure(rows, start, stop, _first, is_zeroing, squares, largest):
     if is_zeroing:
       for i in range(values.size):
         largest[row] = max(largest[row], abs(np.float64(values[i])))
+
+
+@compiled.loop
+def bound(squares, largest, scale, longest, clip_norm, zeroing_norm, scales, outcomes):
+  """Writes the scale of each update, 0 if it is not added, and what becomes of it.
+
+  Squares and the largest magnitudes are those of pieces of the updates, shape [pieces, updates].
+  """
+  for row in range(scales.size):
+    square = highest = 0.0
+    for piece in range(len(squares)):
+      square += squares[piece, row]
+      highest = max(highest, largest[piece, row])
+    norm = math.sqrt(square)
+    outcomes[row] = KEPT
+    if not math.isfinite(square):
+      outcomes[row] = REJECTED
+    elif highest > zeroing_norm:
+      outcomes[row] = ZEROED
+    elif norm * scale > longest:
+      # Within the margin of the clip norm, an update is scaled too, but not by what would count.
+      scales[row], outcomes[row] = longest / norm, CLIPPED if norm > clip_norm else KEPT
+    else:
+      scales[row] = scale
 
 
 @compiled.loop
