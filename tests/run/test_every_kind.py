@@ -86,7 +86,7 @@ def trained(folder, num_rounds, *, kill_at=None, **options):
       clients=DEVICES,
       client_data=data_of,
       timer_rounds=2,
-      seed=1,
+      seed=options.pop('seed', 1),
       observers=[*options.pop('observers', ()), last],
       **BUDGET,
       **options,
@@ -136,6 +136,19 @@ def test_a_run_can_be_watched_replayed_reported_and_verified(kind, tmp_path):
   assert 'zero-out' in (tmp_path / 'privacy.html').read_text()
   dpftrl.write_evidence(tmp_path / 'evidence', dpftrl.open_run(folder), delta=1e-6)
   assert dpftrl.verify(tmp_path / 'evidence').passed
+
+
+@pytest.mark.tff
+@pytest.mark.slow
+def test_a_training_goes_on_where_its_population_turned_somebody_away(tmp_path):
+  fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=20.0, delta=1e-6)
+  fleet.withdraw(DEVICES[:1])
+  with pytest.raises(Killed):
+    trained(tmp_path / 'run', 6, kill_at=2, population=fleet)
+  with pytest.raises(ValueError, match='other devices in round 0'):
+    trained(tmp_path / 'run', 6, population=fleet, seed=2)
+  statement = trained(tmp_path / 'run', 6, population=fleet).statement()
+  assert statement.num_rounds == 6 and statement.num_participations < 6 * 3
 
 
 @every_kind

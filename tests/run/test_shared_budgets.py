@@ -600,15 +600,13 @@ def test_a_record_whose_mark_fails_is_taken_all_the_same(tmp_path, monkeypatch, 
     'classify': lambda: fleet.classify(['d0'], 'b'),
   }
 
-  def fails(self):
+  def fails(self, **changes):
     raise OSError(5, 'Input/output error')
 
   with monkeypatch.context() as patched:
-    write = mark.MarkFile.write
-    patched.setattr(mark.MarkFile, 'write', lambda self, **changes: fails(self))
+    patched.setattr(mark.MarkFile, 'write', fails)
     with pytest.raises(OSError, match='Input/output'):
       steps[step]()
-    assert write
   steps[step]()  # Again, as one would.
   again = dpftrl.Population(tmp_path / 'fleet')
   assert again.status()['num_rounds'] == 1
@@ -619,16 +617,10 @@ def test_a_record_whose_mark_fails_is_taken_all_the_same(tmp_path, monkeypatch, 
 
 def test_a_run_that_nobody_could_read_is_not_opened(tmp_path, fleet):
   signed = dpftrl.BandedToeplitz([1.0, 0.5, -0.8])
-  covered = arithmetics.Arithmetic.covered(10)
-  claims = [
-    dpftrl.Claim(
-      strategy=signed, noise_multiplier=5.0, participation=dpftrl.MinSep(None, 1, 5),
-      arithmetic=covered,
-    ),
-  ]  # fmt: skip
-  for claim in claims:
-    with pytest.raises(ValueError):
-      dpftrl.Run(tmp_path / 'run1', claim, population=fleet)
+  covered = dict(arithmetic=arithmetics.Arithmetic.covered(10))
+  claim = _claim(signed, participation=dpftrl.MinSep(None, 1, 5), **covered)
+  with pytest.raises(ValueError):
+    dpftrl.Run(tmp_path / 'run1', claim, population=fleet)
   with dpftrl.Run(tmp_path / 'run2', _claim(), population=fleet) as run:
     _rounds(run)
   assert dpftrl.Population(tmp_path / 'fleet').status()['num_rounds'] == 1

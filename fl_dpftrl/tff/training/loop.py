@@ -145,15 +145,17 @@ class TrainingRun(live_run.LiveRun):
       if t >= self.max_rounds:
         break
       if t < begun:
-        cohort_then = admission.admit(retraced, cohort.device_ids, spellings=spellings)
-        spellings.add(cohort_then.column)
-        admitted = cohort_then.device_ids
-        retraced.record(admitted)
-        if set(log.cohort(t).tolist()) != set(admitted.tolist()):
+        allowed = admission.admit(retraced, cohort.device_ids, spellings=spellings).column
+        others = set(allowed.to_pylist()) ^ set(log.cohort(t).tolist())
+        if self.claim.population is not None:  # Which turned some of them away.
+          others -= set(allowed.to_pylist())
+        if others:
           raise mark.LostStateError(
             f'{log.path} has other devices in round {t} than these settings'
             ' give; resume with those that the run was started with'
           )
+        spellings.add(log.column(t))
+        retraced.record(log.cohort(t))
         continue
       if should_stop():
         words = f'the run ends after {t} of {self.max_rounds} rounds by what it released'
