@@ -162,7 +162,7 @@ class PopulationLedger:
           ' spent since. If it was only moved, and nobody used it since, give moved=True'
         )
       if marked.num_rounds < self.num_records:
-        marked.write(num_rounds=self.num_records, head=self._head)
+        marked.trust(num_rounds=self.num_records, head=self._head)  # Even if it was held up.
     finally:
       marked.close()
 

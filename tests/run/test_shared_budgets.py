@@ -649,6 +649,19 @@ def test_a_folder_that_was_put_back_is_refused_unless_it_was_moved(tmp_path, fle
   assert dpftrl.Population(tmp_path / 'renamed').status()['num_rounds'] == 1
 
 
+def test_a_process_that_was_held_up_as_it_wrote_the_mark_locks_nobody_out(
+  tmp_path, fleet, monkeypatch
+):
+  with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
+    now = mark.time.time_ns
+    with monkeypatch.context() as patched:
+      patched.setattr(mark, '_MOST_TRIES', 1)  # It ended there.
+      patched.setattr(mark.time, 'time_ns', lambda: now() - 10**9)
+      _rounds(run)
+    _rounds(run)
+  assert dpftrl.Population(tmp_path / 'fleet').status()['num_rounds'] == 2
+
+
 @pytest.mark.parametrize('timestamp', ['x', 1.5, True, float('nan'), 10**30, -(10**15)])
 def test_a_time_that_the_log_refuses_is_not_reserved(tmp_path, fleet, timestamp):
   with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:

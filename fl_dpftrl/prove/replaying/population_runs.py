@@ -103,15 +103,17 @@ def opened(
     if record.kind == population_ledger.RESERVED:
       cohorts[record.content['run']] += record.content['cohorts']
   tables: list[Any] = [unit_tables.opened(table) for table in units] or [None]
-  if len(tables) not in (1, len(state.runs)):
-    raise ValueError(f'units must be one table, or one for each of {len(state.runs)} runs')
+  # Evidence has none of runs without a round.
+  places = [place for place, rounds in enumerate(cohorts) if rounds or not is_copy]
+  if len(tables) not in (1, len(places)):
+    raise ValueError(f'units must be one table, or one for each of {len(places)} runs')
   runs, warnings, reasons = list[opened_runs.RecordedRun](), list[str](), list(state.passed)
   for place, (run, rounds) in enumerate(zip(state.runs, cohorts)):
     if not is_copy:
       warnings += _compared(path, place, run, logs.get(run.identity, 'it was opened meanwhile'))
     if rounds:
       log = _log(path, run, [(cohort[0], cohort[1]) for cohort in rounds])
-      table = tables[place % len(tables)]
+      table = tables[places.index(place) % len(tables)]
       runs.append(opened_runs.RecordedRun.of(log, run.claim.strategy, table))
       reasons += _other_owners(place, rounds, table)
   if not runs:

@@ -221,14 +221,14 @@ def _people(tmp_path):
   fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=8.0, delta=1e-6, unit='person')
   schema = dpftrl.PerUnit(dpftrl.MinSep(40, 1, 40), max_rows=2)
   rows = ['a1,ann,0', 'a2,ann,0', 'b1,ben,0']
-  for name, order in (('run1', rows), ('run2', rows[::-1])):
+  for name, order, num_rounds in (('run1', rows, 2), ('run2', rows, 0), ('run3', rows[::-1], 2)):
     units = tmp_path / f'{name}.csv'
     units.write_text('\n'.join(['device_id,unit_id,from_round', *order, '']))
     with dpftrl.Run(
       tmp_path / name, _claim(participation=schema), population=fleet, units=units
     ) as run:
-      _rounds(run, 2, ['a1', 'a2', 'b1'])
-  return fleet, [tmp_path / 'run1.csv', tmp_path / 'run2.csv']
+      _rounds(run, num_rounds, ['a1', 'a2', 'b1'])
+  return fleet, [tmp_path / f'run{i}.csv' for i in (1, 2, 3)]
 
 
 def test_people_are_charged_by_their_ids_in_runs_with_tables_of_other_orders(tmp_path):
@@ -245,7 +245,7 @@ def test_people_are_charged_by_their_ids_in_runs_with_tables_of_other_orders(tmp
   dpftrl.write_evidence(evidence, population_runs.opened(tmp_path / 'fleet', tables), delta=1e-6)
   result = dpftrl.verify(evidence)
   assert result.passed, result.checks
-  with pytest.raises(ValueError, match='one table, or one for each of 2 runs'):
+  with pytest.raises(ValueError, match='one table, or one for each of 3 runs'):
     population_runs.opened(tmp_path / 'fleet', [*tables, tables[0]])
 
 
