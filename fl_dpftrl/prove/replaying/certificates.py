@@ -103,13 +103,14 @@ def _document(statement: statements.Statement, part: statement_parts.Part) -> js
   participations = [run.schema for run in statement.runs]
   if statement.void_reason or guarantee.void_reason:
     raise UnknownProof('it is void')
-  if part.name == 'observed':
+  is_budget = planned and isinstance(planned.participation, population_budgets.PopulationBudget)
+  if part.name == 'observed' or (is_budget and part is not planned):
     raise UnknownProof('it follows from the rows of the log, of which a certificate has none')
   if planned and part is planned:
     if planned.participation.is_drawn or not planned.holds:
       raise UnknownProof('it does not hold, or is of draws, of which no proof is known')
     participations = [run.claim.answers for run in statement.runs]
-  if planned and isinstance(planned.participation, population_budgets.PopulationBudget):
+  if is_budget:
     scale = statement.group_size * (2 if statement.adjacency == adjacencies.REPLACE_ONE else 1)
     square = (guarantee.sensitivity / guarantee.noise_multiplier / scale) ** 2
     runs: list[json_files.Object] = [{'noise_multiplier': (1.0).hex()}]

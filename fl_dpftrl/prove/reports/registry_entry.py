@@ -169,8 +169,8 @@ def _curve(public: statements.Statement) -> list[list[float]] | None:
   None for several runs, and without an end, where ε is that of any number of rounds. A part of a
   run that went on has no such ε: what it released may have decided where it stopped.
   """
-  claim = public.runs[0].claim
-  if public.several or claim.answers.num_rounds is None:
+  claim, declared = public.runs[0].claim, public.declared
+  if public.several or declared is None or declared.participation.num_rounds is None:
     return None
   terms = guarantees.Terms(public.deltas, public.adjacency, public.group_size)
   points = np.geomspace(1, claim.answers.num_rounds, _NUM_POINTS).round().astype(int).tolist()

@@ -12,7 +12,7 @@ from fl_dpftrl.commands import dispatch
 from fl_dpftrl.logs import population_ledger, refusals
 from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.participation.counts import population_losses
-from fl_dpftrl.prove.replaying import population_runs
+from fl_dpftrl.prove.replaying import certificates, population_runs
 
 _IDS = [f'phone-{i}' for i in range(6)]
 
@@ -144,6 +144,7 @@ def test_a_ledger_that_passes_a_budget_does_not_hold(tmp_path, folder, monkeypat
   assert not statement.declared.holds
   assert 'passes the budget of a device' in statement.declared.reason
   assert any('BUDGET OF THE POPULATION DOES NOT HOLD' in each for each in statement.assumptions)
+  assert certificates.certified(statement).document is None  # None takes a budget that was passed.
 
 
 def test_people(tmp_path):

@@ -161,6 +161,7 @@ def test_several_runs_and_a_population(tmp_path):
     round_.released()
   entry, _ = entry_of(tmp_path, tmp_path / 'fleet')
   assert entry['privacy']['epsilon'] == pytest.approx(4.0) and entry['privacy']['epsilon'] <= 4.0
+  assert entry['privacy']['epsilon_if_planned_for'] is None  # Other runs add to that of this one.
 
 
 def test_the_card_says_what_the_entry_does(tmp_path):
