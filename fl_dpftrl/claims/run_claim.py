@@ -99,6 +99,9 @@ class Claim:
     update_noise_multiplier(self)  # Raises ValueError.
     if self.participation is not None:
       keep('participation', self.answers.for_claim(self.strategy))
+      if self.answers.is_secret:  # No bound is known for what whole numbers add to draws.
+        on_lattice = arithmetics.Arithmetic(kind=arithmetics.LATTICE)
+        keep('arithmetic', self.arithmetic.and_then(on_lattice))
       if self.answers.num_rounds is None:
         self.answers.check(
           self.strategy, guarantees.Terms((), num_coordinates=self.arithmetic.num_coordinates)

@@ -100,10 +100,7 @@ class PopulationLedger:
       LogError: for a ledger that is damaged, of another population or of an earlier moment.
     """
     self._mark()  # Which refuses a copy, before anything is read.
-    with (
-      ledger_format.in_one_line(self.path),
-      contextlib.closing(_connected(self.path)) as database,
-    ):
+    with _opened(self.path) as database:
       yield from self._records(database, _mark_of(self.path.parent))
     self._mark()
 
@@ -135,10 +132,7 @@ class PopulationLedger:
     """
     text = json.dumps(content, separators=(',', ':'))
     head = next_head(self._head, self.num_records, kind, text)
-    with (
-      ledger_format.in_one_line(self.path),
-      contextlib.closing(_connected(self.path)) as database,
-    ):
+    with _opened(self.path) as database:
       database.execute('BEGIN IMMEDIATE')
       database.execute(_INSERT, (self.num_records, kind, text, head))
       database.execute('COMMIT')
@@ -147,15 +141,11 @@ class PopulationLedger:
 
   def trust(self) -> None:
     """Takes the ledger where it is, though it was moved; within `exclusive`."""
-    marked = mark.MarkFile(self._marked)
-    try:
+    with contextlib.closing(mark.MarkFile(self._marked)) as marked:
       marked.trust()
-    finally:
-      marked.close()
 
   def _mark(self) -> None:
-    marked = mark.MarkFile(self._marked)
-    try:
+    with contextlib.closing(mark.MarkFile(self._marked)) as marked:
       if marked.is_suspect or marked.late > _HELD_UP:
         raise mark.LostStateError(
           f'{self.path.parent} is a copy, or was put back from a backup: budgets may have been'
@@ -163,8 +153,6 @@ class PopulationLedger:
         )
       if marked.num_rounds < self.num_records:
         marked.trust(num_rounds=self.num_records, head=self._head)  # Even if it was held up.
-    finally:
-      marked.close()
 
 
 def begin(folder: pathlib.Path, content: json_files.Object) -> None:

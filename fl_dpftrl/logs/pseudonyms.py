@@ -15,6 +15,7 @@ import re
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from fl_dpftrl.logs import ledger_format, refusals
 from fl_dpftrl.support.files import durable, paths
@@ -25,7 +26,11 @@ _TABLES = (
   'CREATE TABLE facts (changes INTEGER NOT NULL, salt BLOB NOT NULL, identity TEXT NOT NULL)',
 )
 _SALT_BYTES, _NAME_BYTES = 32, 16
-_NUMBER = re.compile(r'([+-]?)(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?')
+_MOST_VALUES = 500  # of a query
+# Without point and sign of the exponent, it may be hexadecimal.
+_NUMBER = re.compile(
+  r'([+-]?)(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?(?:[eE]((?(3)[+-]?|[+-])[0-9]{1,3}))?'
+)
 Id = str | int
 
 
@@ -75,23 +80,23 @@ class Names:
 
   def find(self, ids: Sequence[Id]) -> list[str | None]:
     """Returns the name of each id; None for one that has none."""
-    names = dict[str, str]()
-    with self._database() as database:
-      for part in _parts(sorted(set(map(key, ids)))):
-        marks = ','.join('?' * len(part))
-        names |= dict(database.execute(f'SELECT id, name FROM names WHERE id IN ({marks})', part))
+    names = dict(self._among('SELECT id, name FROM names WHERE id', map(key, ids)))
     return [names.get(key(each)) for each in ids]
 
   def closed(self, ids: Sequence[Id]) -> list[bool]:
     """Returns which ids were erased, and come back under no name."""
     hashes = [self._hash(key(each)) for each in ids]
-    closed = set[bytes]()
-    with self._database() as database:
-      for part in _parts(sorted(set(hashes))):
-        marks = ','.join('?' * len(part))
-        rows = database.execute(f'SELECT hash FROM closed WHERE hash IN ({marks})', part)
-        closed |= {row[0] for row in rows}
+    closed = {row[0] for row in self._among('SELECT hash FROM closed WHERE hash', hashes)}
     return [each in closed for each in hashes]
+
+  def _among(self, query: str, values: Iterable[Any]) -> list[tuple]:
+    """Returns the rows of a query with one of the values."""
+    ordered, rows = sorted(set(values)), list[tuple]()
+    with self._database() as database:
+      for start in range(0, len(ordered), _MOST_VALUES):
+        part = ordered[start : start + _MOST_VALUES]
+        rows += database.execute(f'{query} IN ({",".join("?" * len(part))})', part)
+    return rows
 
   def add(self, ids: Sequence[Id], names: Sequence[str]) -> None:
     """Gives ids that have no name new ones, durably."""
@@ -186,12 +191,10 @@ def key(device_id: Id) -> str:
   match = _NUMBER.fullmatch(str(device_id))
   if match is None:
     return str(device_id)
-  sign, whole, fraction = match.groups()
-  whole, fraction = whole.lstrip('0'), (fraction or '').rstrip('0')
+  sign, whole, fraction, exponent = match.groups()
+  point = len(whole) + int(exponent or 0)
+  digits = '0' * -point + f'{whole}{fraction or ""}'.ljust(point, '0')
+  point = max(point, 0)
+  whole, fraction = digits[:point].lstrip('0'), digits[point:].rstrip('0')
   number = f'{whole or "0"}.{fraction}'.rstrip('.')
   return f'-{number}' if sign == '-' and (whole or fraction) else number
-
-
-def _parts(values: list) -> Iterator[list]:
-  for start in range(0, len(values), 500):
-    yield values[start : start + 500]

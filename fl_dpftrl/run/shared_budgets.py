@@ -181,15 +181,16 @@ class Population(charges.Charges):
     folder = paths.local(folder)
     if not ledger_format.path_of(folder / ledger_format.NAME).exists():
       raise ValueError(f'folder={messages.quoted(str(folder))} is no folder of a run')
-    if not (noise_is_deleted or any((folder / name).exists() for name in _SECRETS)):
-      raise ValueError(
-        f'{folder}: the noise of this run is elsewhere, such as in states of a TFF process: delete'
-        ' it with every copy, and say noise_is_deleted=True'
-      )
+    is_here = noise_is_deleted or any((folder / name).exists() for name in _SECRETS)
     with self.exclusive():
       places = list[int]()
 
       def check(state: ledger_format.State) -> None:
+        if not (is_here or state.is_sealed):  # Else an end that was cut short deleted it.
+          raise ValueError(
+            f'{folder}: the noise of this run is elsewhere, such as in states of a TFF process:'
+            ' delete it with every copy, and say noise_is_deleted=True'
+          )
         places.extend(i for i, r in enumerate(self._state.runs) if r.identity == state.run.hex())
         if not places:
           raise ValueError(f'{folder}: is of no run of {self.folder}')

@@ -45,6 +45,17 @@ def claim(strategy, multiplier):
   return dpftrl.Claim(strategy=strategy, noise_multiplier=multiplier)
 
 
+def test_whole_numbers_are_not_covered_where_draws_are_secret(tmp_path):
+  covered = dataclasses.replace(FULL, void_reason=None, participation=None)
+  made.ledger(tmp_path / 'log.parquet', [[3 * i] for i in range(9)], covered)
+  run = dpftrl.open_run(tmp_path / 'log.parquet', BLT)
+  draws = dpftrl.SecretBins(9, 2)
+  drawn = dataclasses.replace(run, claim=dataclasses.replace(covered, participation=draws))
+  statement = dpftrl.replay(drawn, delta=1e-6)
+  assert statement.planned.holds and statement.void_reason is None
+  assert run.claim.arithmetic.kind == 'covered' and statement.arithmetic.kind == 'lattice'
+
+
 @pytest.mark.parametrize('own', [FULL, PLAIN, DRAWN])
 def test_a_claim_is_read_as_it_was_written(own, tmp_path):
   stored = own.to_metadata()

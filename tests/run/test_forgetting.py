@@ -93,7 +93,7 @@ def test_another_spelling_is_no_other_device(tmp_path, fleet):
     with run.round(['+7', '007', '8']) as round_:
       assert round_.device_ids.tolist() == ['+7', '8']
     fleet.forget(['7'])
-    with run.round(['7.0', '8', '+7']) as round_:
+    with run.round(['7.0', '8', '+7', '7e+00', '.07E+2', '7.0e0', '700e-2']) as round_:
       assert round_.device_ids.tolist() == ['8']
   assert dpftrl.replay(tmp_path / 'run1', delta=1e-6).num_devices == 2
 

@@ -15,8 +15,9 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import population_ledger, refusals
 from fl_dpftrl.participation.accounting import arithmetics
+from fl_dpftrl.run import shared_budgets
 from fl_dpftrl.support.files import mark
-from tests import pages
+from tests import made, pages
 
 _IDS = [f'd{i}' for i in range(6)]
 _BLT = dpftrl.load_strategy('blt-b100')
@@ -41,6 +42,11 @@ def _rounds(run, num_rounds=1, ids=_IDS):
       round_.released()
     cohorts.append(list(round_.device_ids))
   return cohorts
+
+
+def _sums(folder, fleet, strategy=_BLT, **more) -> dpftrl.PrivateAggregator:
+  options = dict(noise_multiplier=40.0, participation=dpftrl.MinSep(50, 1, 50), population=fleet)
+  return made.aggregator(folder / 'run1', strategy, **options | more)
 
 
 def _losses(folder: pathlib.Path) -> dict[str, float]:
@@ -215,23 +221,12 @@ def test_a_run_that_has_ended_takes_no_round(tmp_path, fleet):
 
 
 def test_a_private_aggregator_draws_on_the_population(tmp_path, fleet):
-  options = dict(
-    template=np.zeros(3),
-    noise_multiplier=5.0,
-    clip_norm=1.0,
-    report_goal=3,
-    participation=dpftrl.MinSep(50, 1, 50),
-    folder=tmp_path / 'run1',
-    population=fleet,
-  )
-  with dpftrl.PrivateAggregator('identity', **options) as aggregator:
+  with _sums(tmp_path, fleet, 'identity', noise_multiplier=5.0) as aggregator:
     for round_ in aggregator.rounds([['a', 'b', 'c'], ['a', 'b', 'd']]):
       with round_:
         for _ in range(3):
           round_.add(np.ones(3))
-    with aggregator.round(['a', 'b', 'c']) as round_:
-      for _ in range(3):
-        round_.add(np.ones(3))
+    made.release(aggregator, 'abc')
   assert fleet.status()['num_rounds'] == 3
   assert _losses(tmp_path) == pytest.approx({'a': 0.12, 'b': 0.12, 'c': 0.08, 'd': 0.04})
 
@@ -481,25 +476,8 @@ def test_a_loss_of_power_between_any_two_writes(tmp_path, monkeypatch):
 def test_a_round_of_sums_after_a_reservation_without_its_round(tmp_path, fleet, monkeypatch):
   from fl_dpftrl.logs import ledgers
 
-  def options():
-    return dict(
-      template=np.zeros(3),
-      noise_multiplier=40.0,
-      clip_norm=1.0,
-      report_goal=3,
-      participation=dpftrl.MinSep(50, 1, 50),
-      folder=tmp_path / 'run1',
-      population=fleet,
-    )
-
-  def round_of(aggregator):
-    with aggregator.round(['a', 'b', 'c']) as round_:
-      for _ in range(3):
-        round_.add(np.ones(3))
-    return round_
-
-  with dpftrl.PrivateAggregator(_BLT, **options()) as aggregator:
-    assert round_of(aggregator).index == 0
+  with _sums(tmp_path, fleet) as aggregator:
+    assert made.release(aggregator, 'abc').index == 0
     with monkeypatch.context() as patched:
       begin = ledgers.LogWriter.begin
 
@@ -509,10 +487,10 @@ def test_a_round_of_sums_after_a_reservation_without_its_round(tmp_path, fleet, 
 
       patched.setattr(ledgers.LogWriter, 'begin', fails)
       with pytest.raises(OSError, match='No space'):
-        round_of(aggregator)
-    assert round_of(aggregator).index == 2
-  with dpftrl.PrivateAggregator(_BLT, **options()) as aggregator:
-    assert round_of(aggregator).index == 3
+        made.release(aggregator, 'abc')
+    assert made.release(aggregator, 'abc').index == 2
+  with _sums(tmp_path, fleet) as aggregator:
+    assert made.release(aggregator, 'abc').index == 3
 
 
 def test_the_programs_of_the_page(tmp_path, monkeypatch, capsys):
@@ -539,18 +517,16 @@ def test_a_round_of_too_few_is_refused_before_it_is_charged(tmp_path, fleet):
     assert fleet.status()['num_rounds'] == 1
 
 
-def test_the_noise_of_a_run_that_ended_is_gone(tmp_path, fleet):
-  schema = dpftrl.MinSep(50, 1, 50)
-  with dpftrl.PrivateAggregator(
-    _BLT, template=np.zeros(3), noise_multiplier=40.0, clip_norm=1.0, report_goal=3,
-    participation=schema, folder=tmp_path / 'run1', population=fleet,
-  ) as aggregator:  # fmt: skip
-    with aggregator.round(['a', 'b', 'c']) as round_:
-      for _ in range(3):
-        round_.add(np.ones(3))
-  assert (tmp_path / 'run1' / 'noise').exists()
-  fleet.end(tmp_path / 'run1')
+def test_the_noise_of_a_run_that_ended_is_gone(tmp_path, fleet, monkeypatch):
+  with _sums(tmp_path, fleet, max_epsilon=2.0) as aggregator:
+    made.release(aggregator, 'abc')
+  assert aggregator.delta == fleet.claim.delta and (tmp_path / 'run1' / 'noise').exists()
+  with monkeypatch.context() as patched:  # Killed once it is deleted.
+    patched.setattr(shared_budgets.durable, 'sync_folder', lambda folder: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+      fleet.end(tmp_path / 'run1')
   assert not (tmp_path / 'run1' / 'noise').exists()
+  fleet.end(tmp_path / 'run1')
   statement = dpftrl.replay(tmp_path / 'fleet', delta=1e-6)
   assert any('of each run that ended (1)' in sentence for sentence in statement.assumptions)
 

@@ -147,9 +147,8 @@ class TrainingRun(live_run.LiveRun):
       if t < begun:
         allowed = admission.admit(retraced, cohort.device_ids, spellings=spellings).column
         others = set(allowed.to_pylist()) ^ set(log.cohort(t).tolist())
-        if self.claim.population is not None:  # Which turned some of them away.
-          others -= set(allowed.to_pylist())
-        if others:
+        # A population turns some of them away.
+        if others - set(allowed.to_pylist() if self.claim.population else ()):
           raise mark.LostStateError(
             f'{log.path} has other devices in round {t} than these settings'
             ' give; resume with those that the run was started with'
