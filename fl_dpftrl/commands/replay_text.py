@@ -84,7 +84,9 @@ def _warnings(result: statements.Statement) -> list[str]:
       f'--delta={largest:g} is not below 1 / {devices}, one over the number of devices: such'
       ' a δ allows all data of a device to be revealed; give a far smaller one'
     )
-  names = [tuple(file['sha256'] for file in run.log or ()) for run in result.runs]
+  # A log that states its claim has a name of its run, which no other has.
+  unnamed = [() if run.claim_in_log else run.log or () for run in result.runs]
+  names = [tuple(file['sha256'] for file in files) for files in unnamed]
   for place, files in enumerate(names):
     if files and files in names[:place]:
       warnings.append(

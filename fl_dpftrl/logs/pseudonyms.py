@@ -194,7 +194,6 @@ def key(device_id: Id) -> str:
   sign, whole, fraction, exponent = match.groups()
   point = len(whole) + int(exponent or 0)
   digits = '0' * -point + f'{whole}{fraction or ""}'.ljust(point, '0')
-  point = max(point, 0)
-  whole, fraction = digits[:point].lstrip('0'), digits[point:].rstrip('0')
+  whole, fraction = digits[: max(point, 0)].lstrip('0'), digits[max(point, 0) :].rstrip('0')
   number = f'{whole or "0"}.{fraction}'.rstrip('.')
   return f'-{number}' if sign == '-' and (whole or fraction) else number

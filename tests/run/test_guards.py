@@ -255,11 +255,12 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path, path
 def test_a_cohort_that_is_drawn_has_no_size(tmp_path, sampling):
   claim = made.claim('identity', participation=sampling)
   with guards.Guard(claim, log=tmp_path / 'log.parquet') as guard:
+    refused = f'at_most=2 is refused beside {type(sampling).__name__}'
     for ask in (guard.check, guard.admit):
-      with pytest.raises(
-        ValueError, match=f'at_most=2 is refused beside {type(sampling).__name__}'
-      ):
+      with pytest.raises(ValueError, match=refused):
         ask([1, 2, 3], at_most=2)
+    with pytest.raises(ValueError, match='at_least=3 is refused where participation is drawn'):
+      guard.admit([1, 2, 3], at_least=3)
     assert guard.check([1, 2, 3]).device_ids.tolist() == [1, 2, 3]
 
 

@@ -18,12 +18,8 @@ _IDS = [f'phone-{i}' for i in range(6)]
 
 
 def _claim(noise_multiplier=6.0, **more) -> dpftrl.Claim:
-  schema = more.pop('participation', dpftrl.MinSep(50, 1, 50))
-  return dpftrl.Claim(
-    strategy=more.pop('strategy', 'identity'),
-    noise_multiplier=noise_multiplier,
-    participation=schema,
-  )
+  options = dict(strategy='identity', participation=dpftrl.MinSep(50, 1, 50)) | more
+  return dpftrl.Claim(noise_multiplier=noise_multiplier, **options)
 
 
 def _rounds(run, num_rounds, ids=_IDS):
@@ -162,8 +158,13 @@ def test_people(tmp_path):
 
 
 def test_the_command(tmp_path, folder, capsys):
+  for name in ('run3', 'run4'):  # With the same cohorts.
+    with dpftrl.Run(tmp_path / name, _claim(), population=dpftrl.Population(folder)) as run:
+      _rounds(run, 1)
   dispatch.run(['replay', str(folder), '--delta=1e-6', '--json'])
-  result = json.loads(capsys.readouterr().out)
+  output = capsys.readouterr()
+  result = json.loads(output.out)
+  assert 'byte for byte' not in output.err
   assert result['declared']['budgets'] == {'everybody': 4.0} and result['declared']['holds']
   page, public = tmp_path / 'privacy.html', tmp_path / 'public.html'
   dispatch.run(
