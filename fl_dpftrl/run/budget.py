@@ -120,6 +120,8 @@ def least_noise(
   num_coordinates: int,
 ) -> float:
   """Returns the least noise multiplier with which all planned rounds are within a budget."""
+  if participation is not None and participation.is_drawn:
+    raise ValueError('give noise_multiplier, as of dpftrl.calibrate: max_epsilon is for no draws')
   if participation is None or max_epsilon is None or delta is None:
     needed = {'participation': participation, 'max_epsilon': max_epsilon, 'delta': delta}
     missing = ', '.join(name for name, value in needed.items() if value is None)
@@ -135,9 +137,7 @@ def check(claim: run_claim.Claim, max_epsilon: float | None, delta: float | None
     gaussian.check_delta(delta)
   if max_epsilon is None:
     return
-  missing = [
-    name for name, value in (('schema', claim.declared), ('delta', delta)) if value is None
-  ]
+  missing = ['schema'] * (claim.declared is None) + ['delta'] * (delta is None)
   if missing or claim.void_reason:
     raise ValueError(
       f'max_epsilon={max_epsilon:g} needs '

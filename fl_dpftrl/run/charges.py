@@ -119,7 +119,7 @@ class Charges:
         self._append(population_ledger.OPENED, content)
       run = self._state.runs[places[identity]]
       if run.claim.to_json() != claim.to_json():
-        raise ValueError('population: the run was opened with another claim')
+        raise ValueError('population: the run was opened with another claim; name a new folder')
       return places[identity]
 
   @property

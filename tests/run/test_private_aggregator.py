@@ -298,6 +298,8 @@ def test_a_device_twice_is_refused_without_a_schema_too(tmp_path):
   (dict(zeroing_norm=-1.0), 'zeroing_norm must be positive and finite'),
   (dict(delta=2.0), 'delta must lie strictly between 0 and 1'),
   (dict(max_epsilon=1.0), 'max_epsilon=1 needs schema and delta'),
+  (dict(max_epsilon=1.0, delta=1e-6, noise_multiplier=None, participation=BATCHES),
+   'give noise_multiplier, as of dpftrl.calibrate'),
   (dict(max_epsilon=1.0, participation=SCHEMA, delta=1e-6, noise_seed=1),
    'max_epsilon=1 needs a guarantee; the noise seed was given'),
   (dict(max_epsilon=1e-3, participation=SCHEMA, delta=1e-6), 'too little for one round'),
