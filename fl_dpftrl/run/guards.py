@@ -240,9 +240,8 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     """
     if row is not None:
       self._check_row(-1 if isinstance(row, bool) else operator.index(row))
-    if at_least and self.claim.is_drawn:
-      why = 'a round that is refused would tell the size of what was drawn'
-      raise ValueError(f'at_least={at_least} is refused where participation is drawn: {why}')
+    if at_least and self.claim.is_drawn:  # A refusal would tell the size of a secret batch.
+      raise ValueError(f'at_least={at_least} is refused where participation is drawn: leave it out')
     return self._begin([device_ids], timestamp, at_most=at_most, at_least=at_least)[0]
 
   @durable.one_at_a_time

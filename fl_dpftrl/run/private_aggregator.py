@@ -127,7 +127,6 @@ class PrivateAggregator(live_run.LiveRun):
       clip_norm = checked('clip_norm', clip_norm)
     self.report_goal = checked('report_goal', report_goal)
     self.zeroing_norm = zeroing_norm and checked('zeroing_norm', zeroing_norm)
-    self.void_reason = run_claim.void_reason(self.noise_multiplier, noise_seed)
     claim = run_claim.Claim(
       strategy=strategy,
       noise_multiplier=self.noise_multiplier,
@@ -136,7 +135,7 @@ class PrivateAggregator(live_run.LiveRun):
       private_metrics=private_metrics,
       participation=participation,
       arithmetic=arithmetics.Arithmetic.of(self.noise_multiplier, size, True),
-      void_reason=self.void_reason,
+      void_reason=run_claim.void_reason(self.noise_multiplier, noise_seed),
       canaries=canaries,
     )
     claim = continued_claims.continued(claim, folder)

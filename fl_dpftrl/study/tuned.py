@@ -28,7 +28,7 @@ from fl_dpftrl.support.files import durable, json_files
 
 MODEL_NAME, PUBLIC = 'model.npz', 'public'
 PLAN_NAME, _WINNER_NAME = 'tuning.json', 'winner.json'
-_SECRET_NAME, _DRAWS_NAME = 'secret', 'draws.json'
+_SECRET_NAME, _DRAWS_NAME, _RUNS_NAME = 'secret', 'draws.json', 'runs'
 _PROOF = ('epsilon', 'delta', 'void_reason')
 _CELLS_NAME = 'cells'  # of a study that is not tuned
 _UNITS = 1 << 20  # of a user's score
@@ -145,16 +145,19 @@ def best(
       raise ValueError(f'{path} holds a study that is not tuned; name a new folder')
     accounted = _accounted(design, noises, tuning, score)  # Refuses what none holds for.
     secret, is_new = path / _SECRET_NAME, not (path / PLAN_NAME).exists()
-    if is_new:
+    if is_new:  # The plan comes last, so that a start that was cut short is made again.
+      secret.mkdir(mode=0o700, exist_ok=True)
+      os.chmod(secret, 0o700)  # There may be one already.
+      if not (secret / _RUNS_NAME).exists():
+        (secret / _DRAWS_NAME).unlink(missing_ok=True)
+      _drawn(design, noises, secret, tuning)
       durable.write_durably(path / PLAN_NAME, json.dumps(plan).encode())
     if not (path / _WINNER_NAME).exists():
-      if not is_new and not (secret / _DRAWS_NAME).exists():
+      if not (secret / _DRAWS_NAME).exists():
         raise ValueError(
           f'{path} was begun, and its draws are gone: runs would be drawn a second time. Name a new'
           ' folder; what was run here has spent its ε'
         )
-      secret.mkdir(mode=0o700, exist_ok=True)
-      os.chmod(secret, 0o700)  # There may be one already.
       if not (secret / _WINNER_NAME).exists():
         cells = _drawn(design, noises, secret, tuning)
         rest = [c for c in cells if c.ended() is None and not (c.home / 'failed').exists()]
@@ -213,7 +216,7 @@ def _drawn(design: Design, noises: Noises, secret: pathlib.Path, tuning: Tuning)
         noise=noises[setting],
         server_learning_rate=rate,
         seed=seed,
-        study=secret / 'runs' / str(number),  # Anyone may see how many folders `secret` has.
+        study=secret / _RUNS_NAME / str(number),  # Anyone may see how many folders `secret` has.
       )
     )
   return cells

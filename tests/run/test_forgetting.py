@@ -10,17 +10,14 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import population_ledger, pseudonyms, refusals
 from fl_dpftrl.support.files import mark
+from tests import made
 
 _IDS = [f'phone-{i}' for i in range(5)]
 
 
 def _open(tmp_path: pathlib.Path, **more) -> dpftrl.Population:
-  return dpftrl.Population(
-    tmp_path / 'fleet',
-    names=tmp_path / 'names' / 'names.db',
-    salt=tmp_path / 'keys' / 'salt',
-    **more,
-  )
+  files = dict(names=tmp_path / 'names' / 'names.db', salt=tmp_path / 'keys' / 'salt')
+  return dpftrl.Population(tmp_path / 'fleet', **files, **more)
 
 
 @pytest.fixture
@@ -29,9 +26,7 @@ def fleet(tmp_path):
 
 
 def _claim() -> dpftrl.Claim:
-  return dpftrl.Claim(
-    strategy='identity', noise_multiplier=8.0, participation=dpftrl.MinSep(50, 1, 50)
-  )
+  return made.claim('identity', noise_multiplier=8.0, participation=dpftrl.MinSep(50, 1, 50))
 
 
 def _run(tmp_path, fleet, name='run1'):

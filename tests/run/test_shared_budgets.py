@@ -24,10 +24,8 @@ _BLT = dpftrl.load_strategy('blt-b100')
 
 
 def _claim(strategy='identity', noise_multiplier=5.0, **more) -> dpftrl.Claim:
-  schema = more.pop('participation', dpftrl.MinSep(50, 1, 50))
-  return dpftrl.Claim(
-    strategy=strategy, noise_multiplier=noise_multiplier, participation=schema, **more
-  )
+  more = dict(participation=dpftrl.MinSep(50, 1, 50)) | more
+  return made.claim(strategy, noise_multiplier=noise_multiplier, **more)
 
 
 @pytest.fixture

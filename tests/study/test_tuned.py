@@ -130,8 +130,12 @@ def test_an_interrupted_study_goes_on_with_the_same_draws(tmp_path):
   assert found.score == max(value for _, value in done) and not secret.exists()
 
 
-def test_lost_draws_are_not_drawn_again(tmp_path):
+def test_lost_draws_are_not_drawn_again(tmp_path, monkeypatch):
   folder = tmp_path / 'tuned'
+  with monkeypatch.context() as patched:  # A start that was cut short is made again.
+    patched.setattr(tuned, '_drawn', lambda *unused: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+      tune(saved, folder)
   with pytest.raises(KeyboardInterrupt):
     tune(Recorder(ends=[None, KeyboardInterrupt]), folder)
   shutil.rmtree(folder / 'secret')

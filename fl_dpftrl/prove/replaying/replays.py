@@ -139,8 +139,7 @@ def against_log(run: opened_runs.RecordedRun) -> Iterator[str]:
   stated = run.stated
   if stated is None:
     return
-  # Less is covered where draws are secret.
-  names = ['participation', *['arithmetic'] * run.claim.answers.is_secret]
+  names = ['participation', *['arithmetic'] * run.claim.answers.is_secret]  # Less is covered.
   claim_document = run.claim.to_json() | {name: stated[name] for name in names}
   for sentence in claim_json.differences(stated, claim_document):
     yield f'the log is of a run with the {sentence}'
