@@ -38,7 +38,9 @@ class CsvReader:
     if head.count(b'\r') != head.count(b'\r\n') or not head.strip():
       raise refusals.LogError(f'{path}: begins with no line of names')
     self._parsing = pa_csv.ParseOptions(delimiter=_delimiter(head), newlines_in_values=False)
-    table = pa_csv.read_csv(io.BytesIO(head), parse_options=self._parsing)
+    # A pool of threads that starts while a refused command ends aborts it.
+    options = pa_csv.ReadOptions(use_threads=False)
+    table = pa_csv.read_csv(io.BytesIO(head), options, self._parsing)
     if table.num_rows:
       raise refusals.LogError(f'{path}: its names are not in one line')
     self.names: list[str] = table.schema.names

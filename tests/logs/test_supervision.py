@@ -55,6 +55,16 @@ def test_limits_are_those_of_the_child_and_its_output_and_status_go_on():
   assert resource.getrlimit(resource.RLIMIT_AS)[0] != limits.MEMORY
 
 
+def test_names_of_columns_are_read_without_a_pool_of_threads(tmp_path):
+  """A refusal ends the command at once, and threads that had only begun would abort it."""
+  (tmp_path / 'log.csv').write_text('kind,num\n0,1\n')
+  count = 'print(len(os.listdir("/proc/self/task")))'
+  work = f'try: participation_log.read_log("{tmp_path}/log.csv")\nexcept ValueError: {count}'
+  done = ended(f'from fl_dpftrl.logs import participation_log\n{count}\n{work}')
+  before, after = map(int, done.stdout.split())
+  assert after - before <= 1  # Arrow's own
+
+
 def test_a_part_that_takes_too_long_ends():
   work = 'from fl_dpftrl.logs import limits; limits.grant_time(0)\nwhile True: pass'
   done = ended(work)
