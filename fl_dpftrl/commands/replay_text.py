@@ -160,10 +160,12 @@ def _violated(result: statements.Statement) -> list[str]:
     f' ({", ".join(places)}{more})',
     f'  largest loss of one of them   ε = {_up(violations.largest.epsilon())},'
     f' ρ = {_up(violations.largest.rho)}',
-    f'  any one of the {violations.num_complied} others    ε ≤'
-    f' {_up(violations.complied.epsilon())},'
-    f' ρ ≤ {_up(violations.complied.rho)}',
   ]
+  if violations.num_complied:
+    lines.append(
+      f'  any one of the {violations.num_complied} others    ε ≤'
+      f' {_up(violations.complied.epsilon())}, ρ ≤ {_up(violations.complied.rho)}'
+    )
   return lines if void else [*lines, f'  {violations.MEANING}']
 
 

@@ -217,7 +217,9 @@ def find(names: Sequence[Path]) -> list[str]:
     else:
       matches = [] if isinstance(name, os.PathLike) else _matches(path)
     if not matches:
-      raise refusals.LogError(f'{path}: no such file, folder or match of a glob')
+      is_empty = os.path.isdir(path)
+      reason = 'holds no file' if is_empty else 'no such file, folder or match of a glob'
+      raise refusals.LogError(f'{path}: {reason}')
     for match in matches:
       files.setdefault(os.path.realpath(match), match)
   if not files:

@@ -318,7 +318,8 @@ def _log_path(folder: pathlib.Path) -> pathlib.Path:
   ledgers = (ledger_format.SUFFIX, *ledger_format.SIDES)
   logs = [name for name in names if name.startswith(_LOG) and not name.endswith(ledgers)]
   if len(logs) != 1:
-    raise ValueError(f'{folder} must hold one log, {_LOG}parquet, and has {len(logs)}')
+    hint = ': it is evidence, which `verify` reads' if 'SHA256SUMS' in names else ''
+    raise ValueError(f'{folder} must hold one log, {_LOG}parquet, and has {len(logs)}{hint}')
   return folder / logs[0]
 
 
@@ -336,8 +337,13 @@ def _run_of_folder(
     return RecordedRun.of(log, strategy, units)
   if not path.exists():
     raise ValueError(f'{path} is missing, and the log does not state its claim')
+  document, identity = claim_json.read_file(path)
+  if identity is not None:  # Such a log would have digests of its rows.
+    raise refusals.LogError(
+      f'{log.path}: states no run, and {path} is of one: put the log back as the run wrote it'
+    )
   try:
-    claim = run_claim.Claim.from_json(claim_json.read_file(path)[0], strategy)
+    claim = run_claim.Claim.from_json(document, strategy)
     return RecordedRun(log=log, claim=claim, units=units)
   except ValueError as e:
     raise ValueError(f'{path}: {e}') from e

@@ -148,6 +148,8 @@ def test_a_folder_that_is_no_evidence_is_refused_in_one_line(folder, tmp_path):
   (tmp_path / 'empty').mkdir()
   with pytest.raises(ValueError, match='empty.* holds no SHA256SUMS: it is no evidence$'):
     dpftrl.verify(tmp_path / 'empty')
+  with pytest.raises(ValueError, match='and has 0: it is evidence, which `verify` reads$'):
+    dpftrl.open_run(folder)
   (folder / 'link').symlink_to('log-1.parquet')
   with pytest.raises(ValueError, match="'link' is no regular file"):
     dpftrl.verify(folder)

@@ -16,7 +16,6 @@ from fl_dpftrl.logs import ledgers
 from fl_dpftrl.mechanisms import sensitivities
 from fl_dpftrl.mechanisms.families import banded, blt, identity
 from fl_dpftrl.mechanisms.families import tree_online as tree
-from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.prove.replaying import device_tallies, observed_losses, opened_runs, replays
 from tests import made
@@ -139,39 +138,34 @@ def test_quantiles_are_of_devices():
   ]
 
 
+CLAIM = run_claim.Claim(
+  strategy='tree_online', noise_multiplier=3.5, participation=dpftrl.MinSep(7, 3, 2)
+)
+
+
 @pytest.fixture(name='folder')
 def fixture_folder(tmp_path):
   """A run of another system, whose log states nothing."""
-  log = tmp_path / 'participation.csv'
-  log.write_text('round,device_id\n0,x\n3,x\n')
-  claim = run_claim.Claim(
-    strategy='tree_online',
-    noise_multiplier=3.5,
-    participation=dpftrl.MinSep(num_rounds=7, min_sep=3, max_participations=2),
-  )
-  claim.save(tmp_path)
-  files.save_strategy(tmp_path / 'strategy.json', claim.strategy, schema=claim.participation)
+  (tmp_path / 'participation.csv').write_text('round,device_id\n0,x\n3,x\n')
+  CLAIM.save(tmp_path)
   return tmp_path
 
 
 def test_a_run_under_way_is_read_from_its_folder(folder):
   """Its ledger has a write-ahead log beside it."""
   (folder / 'participation.csv').unlink()
-  claim = run_claim.Claim.from_json(
-    json.loads((folder / 'claim.json').read_text()), files.load_strategy(folder / 'strategy.json')
-  )
-  with ledgers.LogWriter(folder / 'participation.parquet', claim) as log:
+  with ledgers.LogWriter(folder / 'participation.parquet', CLAIM) as log:
     log.append(0, ['x'], 0)
     assert (folder / 'participation.ledger-wal').exists()
     assert opened_runs.open_run(folder).log.num_rounds == 1
-  assert opened_runs.open_run(folder).claim == claim
+  assert opened_runs.open_run(folder).claim == CLAIM
   with pytest.raises(ValueError, match='strategy is needed with a log'):
     opened_runs.open_run(folder, noise_multiplier=2.0)
   stated = replays.replay(folder, delta=1e-6)
   assert stated.to_json() == replays.replay([opened_runs.open_run(folder)], delta=1e-6).to_json()
-  (folder / 'claim.json').write_text(json.dumps(claim.to_json() | {'noise_multiplier': 4.0}))
+  (folder / 'claim.json').write_text(json.dumps(CLAIM.to_json() | {'noise_multiplier': 4.0}))
   message = 'claim.json: the run has the noise_multiplier 3.5, not 4.0: put its claim back'
-  for read in (lambda: opened_runs.open_run(folder), lambda: claim.save(folder)):
+  for read in (lambda: opened_runs.open_run(folder), lambda: CLAIM.save(folder)):
     with pytest.raises(ValueError, match=message):
       read()
 
@@ -179,7 +173,8 @@ def test_a_run_under_way_is_read_from_its_folder(folder):
 @made.cases(
   'name, content, message',
   ('claim.json', None, 'claim.json is missing, and the log does not state its claim'),
-  ('claim.json', '{}', 'claim.json: a claim must have'),
+  ('claim.json', '{}', '^[^:]*claim.json: a claim must have'),
+  ('claim.json', json.dumps({'run': '0', **CLAIM.to_json()}), 'states no run, and .* is of one: '),
   ('strategy.json', None, 'strategy'),
   ('participation.csv', None, 'must hold one log'),
 )
