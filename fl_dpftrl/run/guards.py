@@ -295,7 +295,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
         elif not self.claim.is_drawn and not len(admitted[-1].column):
           warnings.warn(
             'a round admits no device: its row of noise is used up, and its mean would be only'
-            ' noise; wait until `check` returns devices',
+            ' noise; wait until devices are due',
             stacklevel=4,
           )
         admitted[-1] = admitted[-1].beside(self.claim, self.log.run, self.gate)

@@ -58,7 +58,7 @@ def train(
   context: tff_inprocess.InProcessContext | None = None,
   trusted_operations: Sequence[str] = (),
   allow_unprotected_state: bool = False,
-  say: Callable[[str], None] = lambda line: None,
+  say: Callable[[str], None] | None = None,
 ) -> trained_models.Trained:
   """Trains in a folder, or goes on where a run in it was interrupted.
 
@@ -106,7 +106,7 @@ def train(
       process has.
     allow_unprotected_state: trains a process that `check_process` does not pass, too. The log then
       says why its guarantee is void.
-    say: takes progress, in lines.
+    say: takes progress, in lines; None for `print` where observers have a `ProgressLine`.
 
   Raises:
     ValueError: for an argument out of range, a folder with another run, or a process that learns
@@ -170,7 +170,12 @@ def train(
     trusted_operations=_shortened(learned.trusted),
   )
   table = report.Table(folder / metrics.NAME)
-  watching = _observers(folder, table, evaluate, rounds_per_evaluation, observers)
+  has_lines = any(isinstance(watching, progress.ProgressLine) for watching in observers)
+  say = say or (print if has_lines else lambda line: None)
+  evaluating = [measuring.Evaluation(evaluate, rounds_per_evaluation)] if evaluate else []
+  lines = [] if has_lines else [progress.ProgressLine()]
+  # Those that write the files of the run come first.
+  watching = observer.Observers([*evaluating, table, *observers, *lines], folder)
   running = tff_inprocess.within(seed=seed) if context is None else contexts.installed(context)
   with running as used:
     setting = dataclasses.replace(
@@ -206,20 +211,6 @@ def train(
   run.trained = report.write(run, weights, table.history())
   watching.end(run)
   return run.trained
-
-
-def _observers(
-  folder: pathlib.Path,
-  table: report.Table,
-  evaluate: Callable[[Any], Mapping[str, Any]] | None,
-  rounds_per_evaluation: int,
-  observers: Sequence[observer.Observer],
-) -> observer.Observers:
-  """Returns all observers of a run: those that write its files come first."""
-  evaluating = [measuring.Evaluation(evaluate, rounds_per_evaluation)] if evaluate else []
-  has_lines = any(isinstance(watching, progress.ProgressLine) for watching in observers)
-  lines = [] if has_lines else [progress.ProgressLine()]
-  return observer.Observers([*evaluating, table, *observers, *lines], folder)
 
 
 def _shortened(names: Sequence[str]) -> tuple[str, ...]:

@@ -61,5 +61,6 @@ def test_observers_that_measure_come_first_and_others_are_refused():
   several = observer.Observers([Seeing(), evaluation], 'run')
   assert several.released(run, 0, {'loss': 1.0}) == seen[0]
   assert seen == [{'loss': 1.0, 'validation/accuracy': 0.5}]
-  with pytest.raises(ValueError, match="observers must be Observers, got 'tensorboard'"):
-    observer.Observers(['tensorboard'], 'run')
+  for wrong in (['tensorboard'], evaluation):
+    with pytest.raises(ValueError, match='observers must be a list of Observers, got '):
+      observer.Observers(wrong, 'run')

@@ -71,8 +71,9 @@ def test_a_trusted_operation_is_an_assumption_of_the_statement(tmp_path):
 def test_metrics_without_noise_are_named(tmp_path, capsys):
   aggregator = make()
   process = small_processes.unweighted(aggregator)
-  arguments = dict(num_rounds=2, **GIVEN)
-  trained = dpftrl.train(process, aggregator, folder=tmp_path, **arguments)
+  arguments, shown = dict(num_rounds=2, **GIVEN), [dpftrl.observers.ProgressLine()]
+  trained = dpftrl.train(process, aggregator, folder=tmp_path, observers=shown, **arguments)
+  assert 'round 2/2 | ' in capsys.readouterr().out
   names = trained.statement.not_private_metrics
   assert 'client_work.train.loss' in names and 'aggregator.clipped_count' in names
   assert trained.statement.void_reason is None
