@@ -67,10 +67,13 @@ def _check_text(path: pathlib.Path, columns: tuple[str, str]) -> None:
     return
   if not (path.is_file() and path.name.endswith(_TABLES)):
     kinds = f'a file that ends in {", ".join(_TABLES)}'
-    raise ValueError(f'{shown} must be one of {", ".join(NAMES)}, a folder, or {kinds}')
+    must = 'must be' if path.exists() else 'is not there; it must be'
+    raise ValueError(f'{shown} {must} one of {", ".join(NAMES)}, a folder, or {kinds}')
   opened = gzip.open if path.suffix == '.gz' else open
   with opened(path, 'rb') as stream:
     line = stream.readline(_LONGEST)
+  if not line:
+    raise ValueError(f'{shown} is empty')
   if path.suffix == _PARQUET:
     if not line.startswith(b'PAR1'):
       raise ValueError(f'{shown} is not Parquet')

@@ -147,6 +147,8 @@ def test_a_plan_says_what_a_run_needs_and_computes_nothing(weights, tmp_path, mo
 
 def test_a_hopeless_run_is_refused_before_it_begins(weights, tmp_path, monkeypatch, capsys):
   words = ['--epsilon=0.01', '--rank=16', '--skip_no_noise']
+  _run(monkeypatch, tmp_path, weights, '--dry_run', *words)
+  assert re.search(r'signal  \d+ times', capsys.readouterr().out)
   with pytest.raises(SystemExit, match='2'):
     _run(monkeypatch, tmp_path, weights, *words)
   error = capsys.readouterr().err

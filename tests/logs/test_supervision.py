@@ -56,7 +56,6 @@ def test_limits_are_those_of_the_child_and_its_output_and_status_go_on():
 
 
 def test_names_of_columns_are_read_without_a_pool_of_threads(tmp_path):
-  """A refusal ends the command at once, and threads that had only begun would abort it."""
   (tmp_path / 'log.csv').write_text('kind,num\n0,1\n')
   count = 'print(len(os.listdir("/proc/self/task")))'
   work = f'try: participation_log.read_log("{tmp_path}/log.csv")\nexcept ValueError: {count}'

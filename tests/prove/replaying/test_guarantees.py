@@ -145,7 +145,6 @@ CLAIM = run_claim.Claim(
 
 @pytest.fixture(name='folder')
 def fixture_folder(tmp_path):
-  """A run of another system, whose log states nothing."""
   (tmp_path / 'participation.csv').write_text('round,device_id\n0,x\n3,x\n')
   CLAIM.save(tmp_path)
   return tmp_path
