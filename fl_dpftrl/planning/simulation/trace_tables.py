@@ -121,7 +121,7 @@ def _occupied(cells: np.ndarray, firsts: np.ndarray, lasts: np.ndarray, slots: i
 def read_traces(path: str | os.PathLike[str]) -> Traces:
   """Reads a Parquet table with the columns device, start and end, the last two UTC timestamps."""
   try:
-    with pq.ParquetFile(path) as file:
+    with open(path, 'rb') as stream, pq.ParquetFile(stream) as file:  # No name is a pattern.
       needed, free = _BYTES_A_ROW * file.metadata.num_rows, machine.free_memory()
       if free is not None and needed > free:
         raise ValueError(f'{path} needs {needed >> 20} MiB of memory, and {free >> 20} are free')
