@@ -31,8 +31,6 @@ def test_settings_that_are_given_stay():
   cohorts = [settings.chosen(n, {}).cohort for n in (60, 420, 616)]
   assert cohorts == [60, 30, 44] and settings.chosen(671, {'cohort': 47}).cohort == 47
   assert settings.chosen(100, {'rounds': 3}).participation.max_participations == 3
-  adaptive = settings.chosen(100, {'clip_quantile': 0.4})
-  assert (adaptive.clip_norm, adaptive.clip_quantile) == (0.05, 0.4)
 
 
 @made.cases(
