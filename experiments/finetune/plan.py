@@ -42,7 +42,7 @@ def describe(task: train.Task, num_runs: int, num_canaries: int | None) -> tuple
     'Noise to signal': f'{_two_digits(ratio.mean)} times the clip norm in a mean,'
     f' {_two_digits(ratio.total)} in all rounds',
     'Memory, disk': f'about {memory / 1e9:.1f} GB, {disk / 1e9:.2f} GB for features',
-    'Time': f'about {max(1, round(minutes))} minutes of one processor core',
+    'Time': f'about {max(1, round(minutes))} min of one processor core',
   }
   refusal = ratio.warning(chosen.epsilon)
   description = '\n'.join(f'{name:<17}{text}' for name, text in lines.items())

@@ -186,8 +186,8 @@ def _of_table(
         have = 'more than one' if number else 'no'
         raise ValueError(f'{path} has {have} column {column} ({flag}); it has {names}')
       if table[column].null_count:
-        empty = table[column].null_count
-        raise ValueError(f'{path}: {empty} rows have nothing in column {column} ({flag})')
+        row = 1 + table[column].is_null().index(True).as_py()
+        raise ValueError(f'{path}, row {row}: nothing is in column {column} ({flag})')
     kind = table.schema.field(text_column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_tokens = table_rows.is_list(kind) and pa.types.is_integer(kind.value_type)
