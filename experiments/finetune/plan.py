@@ -39,15 +39,11 @@ def describe(task: train.Task, num_runs: int, num_canaries: int | None) -> tuple
     'Server': f'learning rate {rate:g}, clip norm {chosen.clip_norm:g}',
     'Noise': f'{chosen.mechanism}, σ = {roundings.up(noise_multiplier)}: ε = {chosen.epsilon:g} at'
     f' δ = {chosen.delta:g}',
-    'Noise to signal': f'{_two_digits(ratio.mean)} times the clip norm in a mean,'
-    f' {_two_digits(ratio.total)} in all rounds',
+    'Noise to signal': f'{float(f"{ratio.mean:.2g}"):g} times the clip norm in a mean,'
+    f' {float(f"{ratio.total:.2g}"):g} in all rounds',
     'Memory, disk': f'about {memory / 1e9:.1f} GB, {disk / 1e9:.2f} GB for features',
     'Time': f'about {max(1, round(minutes))} min of one processor core',
   }
   refusal = ratio.warning(chosen.epsilon)
   description = '\n'.join(f'{name:<17}{text}' for name, text in lines.items())
   return description + (f'\nRefused: {refusal}' if refusal else ''), refusal
-
-
-def _two_digits(value: float) -> str:
-  return f'{float(f"{value:.2g}"):.9g}'
