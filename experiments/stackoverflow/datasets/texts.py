@@ -187,7 +187,7 @@ def _of_table(
         raise ValueError(f'{path} has {have} column {column} ({flag}); it has {names}')
       if table[column].null_count:
         row = 1 + table[column].is_null().index(True).as_py()
-        raise ValueError(f'{path}, row {row}: nothing is in column {column} ({flag})')
+        raise ValueError(f'{path}, row {row}: has nothing in column {column} ({flag})')
     kind = table.schema.field(text_column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_tokens = table_rows.is_list(kind) and pa.types.is_integer(kind.value_type)
