@@ -122,7 +122,7 @@ def test_the_division_follows_from_names_and_seed_alone():
   ('a.jsonl', b'{"client": "a", "text": ', 'is not JSON lines'),
   ('a.jsonl', b'{"client": "a", "text": 3}\n',
    'texts or token ids: JSON parse error: Column(/text)'),
-  ('a.jsonl', b'{"client": "a"}\n{"client": "b", "text": "x y"}\n', 'row 1: has nothing in column text'),
+  ('a.jsonl', b'{"client": "a"}\n{"client": "b", "text": "x y"}\n', 'row 1: has nothing in'),
   ('a.jsonl', b'{"client": [1], "text": "x y"}\n',
    'is not JSON lines with names of text or whole numbers'),
   ('a.parquet', b'PAR1 nothing', 'is not Parquet'),
