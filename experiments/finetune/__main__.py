@@ -66,7 +66,8 @@ def finetune(given: Any) -> str:
       arguments = [root / 'events.jsonl'] if kind == 'jsonlines' else []
       observers.append(getattr(dpftrl.observers, flags.OBSERVERS[kind])(*arguments))
     data.say(f'training {label}')
-    with train.open_run(setting, frozen.zeros, folder, observers, given.canaries) as aggregator:
+    options = given.canaries, given.moved
+    with train.open_run(setting, frozen.zeros, folder, observers, *options) as aggregator:
       b = train.train(dataclasses.replace(task, settings=setting), aggregator)
       statement = aggregator.statement()
       if is_private:

@@ -33,12 +33,7 @@ _HELD_OUT = 10  # one unit of so many
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Units:
-  """Units by name, each with its texts joined in an order that the name draws.
-
-  Attributes:
-    source, unit: one of `flags.NAMES`, or 'own'; what a unit is.
-    train, held_out: name → text; the second is for evaluation.
-  """
+  """Units, what one is, and their source: name → its texts, joined in an order the name draws."""
 
   source: str
   unit: str

@@ -38,6 +38,7 @@ def parsed(words: list[str] | None = None, description: str | None = None) -> An
   add('--observer', action='append', choices=OBSERVERS, default=[], help='repeat it for several')
   add('--skip_no_noise', action='store_true', help='leave out the run without noise')
   add('--dry_run', action='store_true', help='print the plan only')
+  add('--moved', action='store_true', help='the folder was moved, and nobody used it since')
   add('--canaries', type=int, help='made-up devices by which `fl-dpftrl audit` measures the run')
   add('--secrets', type=int, default=0, help='made-up people, each with a secret in its text')
   for name, field in settings.FIELDS.items():

@@ -126,6 +126,7 @@ def open_run(
   folder: pathlib.Path,
   observers: Sequence[observer.Observer] = (),
   num_canaries: int | None = None,
+  moved: bool = False,
 ) -> dpftrl.PrivateAggregator:
   """Opens a run whose rounds together have the ε of its settings; ∞ is a run without noise."""
   clip_norm, quantile = chosen.clip_norm, chosen.clip_quantile
@@ -142,6 +143,7 @@ def open_run(
     clip_norm=clipping,
     report_goal=chosen.cohort,
     folder=folder,
+    moved=moved,
     participation=chosen.participation,
     delta=chosen.delta,
     metrics={'loss': _LARGEST_LOSS} if chosen.private_loss else None,

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -177,6 +178,11 @@ def test_flags_choose_clipping_metrics_and_observers(weights, tmp_path, monkeypa
   assert len(released) == 4 and any('loss' in name for name in released[0])
   claim = json.loads((folder / 'claim.json').read_text())
   assert claim['clip_norm']['target_quantile'] == 0.5 and claim['report_goal'] == 20
+  shutil.copytree(tmp_path / 'runs', tmp_path / 'other' / 'runs')
+  with pytest.raises(SystemExit, match='2'):
+    _run(monkeypatch, tmp_path / 'other', weights, *words)
+  assert 'give moved=True' in capsys.readouterr().err
+  _run(monkeypatch, tmp_path / 'other', weights, *words, '--moved')
 
 
 @pytest.fixture(name='whole', scope='module')
