@@ -55,7 +55,7 @@ def current(guard: guards.Guard, run: Any) -> Status:
   claim, epsilon = guard.claim, None
   if delta is not None and claim.void_reason is None:
     num_rounds, epsilon = guard.num_rounds, 0.0
-    if num_rounds or claim.answers.num_rounds is None:
+    if num_rounds or claim.is_drawn or claim.answers.num_rounds is None:
       answers = claim.answers
       participation = answers if claim.is_drawn else answers.within(num_rounds)
       epsilon = claim.guarantee(participation, delta).epsilon()

@@ -332,9 +332,10 @@ def test_status_has_epsilon_of_the_declared_participation(tmp_path, num_rounds):
 def test_status_of_drawn_batches_has_epsilon_of_all_declared_rounds(tmp_path):
   scheme = sampling.CyclicPoisson(num_rounds=6, num_examples=20, batch_size=4.0)
   options = dict(strategy='identity', participation=scheme, max_epsilon=None)
+  guarantee = dpftrl.account('identity', scheme, noise_multiplier=3.0, delta=1e-6)
   with aggregator(tmp_path / 'run', **options) as run:
+    assert run.status().epsilon == guarantee.epsilon()
     release(run, ['a'])
-    guarantee = dpftrl.account('identity', scheme, noise_multiplier=3.0, delta=1e-6)
     assert run.status().epsilon == guarantee.epsilon()
 
 
