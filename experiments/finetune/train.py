@@ -110,6 +110,7 @@ def prepare(unprepared: Task) -> Task:
   """Returns a task with what the frozen layers make of its texts, from the cache, a private one."""
   private = paths.local('.cache/finetune')  # The name of a folder in it confirms a guess of texts.
   private.mkdir(0o700, parents=True, exist_ok=True)
+  private.chmod(0o700)  # There may be one already.
   folder = private / unprepared.digest
   compute = unprepared.model.features
   stored = lambda name, tokens: features.stored(folder / name, tokens[:, :-1], compute)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -120,29 +121,31 @@ def _occupied(cells: np.ndarray, firsts: np.ndarray, lasts: np.ndarray, slots: i
 
 def read_traces(path: str | os.PathLike[str]) -> Traces:
   """Reads a Parquet table with the columns device, start and end, the last two UTC timestamps."""
-  try:
-    with open(path, 'rb') as stream, pq.ParquetFile(stream) as file:  # No name is a pattern.
-      needed, free = _BYTES_A_ROW * file.metadata.num_rows, machine.free_memory()
-      if free is not None and needed > free:
-        raise ValueError(f'{path} needs {needed >> 20} MiB of memory, and {free >> 20} are free')
-      table = file.read(_COLUMNS).select(_COLUMNS)
-    for name, column in zip(_COLUMNS, table.columns):
-      if column.null_count:
-        raise ValueError(f'{path}: {name} is missing in a row')
-    device, *times = table.columns
-    if not all(pa.types.is_timestamp(column.type) for column in times):
-      raise KeyError('start or end')
-    if pa.types.is_dictionary(device.type):
-      device = device.cast(device.type.value_type)
-    owners = pc.rank(device, tiebreaker='dense').to_numpy().astype(np.int64) - 1
-  except (pa.ArrowException, KeyError) as error:
-    raise ValueError(
-      f'{path} must be a Parquet table with the columns device, start and end, the last two'
-      f' timestamps: {messages.one_line(error, limit=100)}'
-    ) from None
+  with open(path, 'rb') as stream:  # No name is a pattern.
+    try:
+      return _traces(stream)
+    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
+      raise ValueError(
+        f'{path} must be a Parquet table with the columns device, start and end, the last two'
+        f' timestamps: {messages.one_line(error, limit=100)}'
+      ) from None
+
+
+def _traces(stream: BinaryIO) -> Traces:
+  with pq.ParquetFile(stream) as file:
+    needed, free = _BYTES_A_ROW * file.metadata.num_rows, machine.free_memory()
+    if free is not None and needed > free:
+      raise ValueError(f'it needs {needed >> 20} MiB of memory, and {free >> 20} are free')
+    table = file.read(_COLUMNS).select(_COLUMNS)
+  for name, column in zip(_COLUMNS, table.columns):
+    if column.null_count:
+      raise ValueError(f'{name} is missing in a row')
+  device, *times = table.columns
+  if not all(pa.types.is_timestamp(column.type) for column in times):
+    raise ValueError('start and end are none')
+  if pa.types.is_dictionary(device.type):
+    device = device.cast(device.type.value_type)
+  owners = pc.rank(device, tiebreaker='dense').to_numpy().astype(np.int64) - 1
   starts, ends = (column.cast(pa.int64()).to_numpy() for column in times)
   units = [_UNITS[column.type.unit] for column in times]
-  try:
-    return Traces(owners, starts // units[0], -(-ends // units[1]))
-  except ValueError as error:
-    raise ValueError(f'{path}: {error}') from None
+  return Traces(owners, starts // units[0], -(-ends // units[1]))

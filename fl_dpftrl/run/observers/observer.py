@@ -77,9 +77,9 @@ class Observers(Observer):
   ):
     """Checks the observers of the run in a folder; `warns` makes a warning of each error."""
     self._folder = pathlib.Path(folder).resolve()
-    for observer in observers if isinstance(observers, Sequence) else (None,):
-      if not isinstance(observer, Observer):
-        raise ValueError(f'observers must be a list of Observers, got {messages.quoted(observers)}')
+    if not isinstance(observers, Sequence) or not all(isinstance(o, Observer) for o in observers):
+      raise ValueError(f'observers must be a list of Observers, got {messages.quoted(observers)}')
+    for observer in observers:
       if (watched := vars(observer).get(_WATCHED, self._folder)) != self._folder:
         raise ValueError(
           f'observers: this {type(observer).__name__} is of the run in'

@@ -55,10 +55,10 @@ def _swapped(word):
 
 @compiled.loop
 def count(row, chunk, use, places, per_chunk, most, step, counters):
-  """Writes so many counters of each place, steps apart, counted from a chunk on.
+  """Writes counters of places, shape [places, any, 2], whose blocks are `step` apart.
 
-  Each place has room for `most`. A counter has 48 bits of the row, 32 of the chunk, 16 of its use,
-  and 32 of the block.
+  Places are counted from a chunk on, each with `most` steps. A counter has 48 bits of the row, 32
+  of the chunk, 16 of its use, and 32 of the block.
   """
   for i in range(places.size):
     number, first = chunk + places[i] // per_chunk, places[i] % per_chunk * most

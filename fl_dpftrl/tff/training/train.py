@@ -126,6 +126,7 @@ def train(
   _check_strategy(folder / files.NAME, aggregator.strategy)
   column = id_columns.column(clients, 'clients')
   id_spellings.check(column, 'clients')
+  checks.instance(Sequence, observers=observers)
   names = id_columns.as_numpy(column)
   if len(set(names.tolist())) < len(names):
     raise ValueError('clients must have distinct names')

@@ -144,12 +144,26 @@ def test_other_tables_are_refused(columns, words, tmp_path):
   assert str(error.value).startswith(str(path)) and len(str(error.value)) < 300
 
 
+def test_a_damaged_table_is_refused_by_its_name(tmp_path):
+  twice = dict(start=EARLY.take([0, 0]), end=LATE.take([0, 0]))
+  path = write(tmp_path / 'a.parquet', device=['a', 'b'], **twice)
+  whole = path.read_bytes()
+  for place in range(4, len(whole)):
+    path.write_bytes(whole[:place] + b'\xff' + whole[place + 1 :])
+    try:
+      trace_tables.read_traces(path)
+    except ValueError as error:
+      assert str(error).startswith(str(path))
+
+
 def test_a_table_beyond_the_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
   monkeypatch.setattr(machine, 'free_memory', lambda: 3 << 20)
   count = 100_000
   columns = dict(start=pa.concat_arrays([EARLY] * count), end=pa.concat_arrays([LATE] * count))
   path = write(tmp_path / 'a.parquet', device=[f'{i:060}' for i in range(count)], **columns)
-  with pytest.raises(ValueError, match='a.parquet needs 15 MiB of memory, and 3 are free'):
+  with pytest.raises(
+    ValueError, match='a.parquet must be .* it needs 15 MiB of memory, and 3 are free'
+  ):
     trace_tables.read_traces(path)
 
 

@@ -131,6 +131,7 @@ def test_scenarios_that_will_not_do_are_refused(tmp_path):
     (dict(max_epsilon=9.0), 'max_epsilon=9 needs schema'),
     (dict(timer_rounds=2), 'timer_rounds and scenario exclude each other'),
     (dict(clients=CLIENTS[:10]), 'population=20, and there are 10 clients'),
+    (dict(observers=dpftrl.observers.ProgressLine()), 'observers must be a Sequence'),
   ):
     with pytest.raises(ValueError, match=words):
       train(tmp_path, PLAIN, scenario=scenario, **changes)
