@@ -11,7 +11,7 @@ from benchmarks import runner
 
 BENCHMARKS = (
   *('optimize', 'replay', 'training', 'rounds', 'population', 'plan', 'guard', 'loop', 'central'),
-  *('attack', 'replay-counted', 'scale'),
+  *('attack', 'replay-counted', 'scale', 'gpu'),
 )
 PROCESSORS = sorted(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else []
 DEFAULT = BENCHMARKS[:3]

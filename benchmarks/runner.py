@@ -237,6 +237,11 @@ def versions(*names: str, python: str = sys.executable) -> dict[str, str]:
   return once(Side([python, '-c', _VERSIONS, *names]))
 
 
+def cores() -> int:
+  """Returns how many cores a side may use."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+
+
 def stem(options: Options, name: str) -> str:
   """Returns the name of the files of a benchmark's page, without an ending."""
   return '-'.join([name, *(word.removeprefix(name).strip('-') for word in options.words)])
@@ -249,11 +254,10 @@ def write(
 
   The page, which is printed too, has the versions of each environment, the peer's last.
   """
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
   facts = {'date': datetime.date.today().isoformat(), 'processor': platform.machine()}
-  facts |= {'cores': os.cpu_count(), 'cores_used': cores, 'versions': about, 'rows': rows}
+  facts |= {'cores': os.cpu_count(), 'cores_used': cores(), 'versions': about, 'rows': rows}
   said = '; '.join(', '.join(f'{k} {v}' for k, v in each.items()) for each in about)
-  machine = f'{facts["date"]}, {facts["processor"]}, {cores} of {os.cpu_count()} cores. {said}.'
+  machine = f'{facts["date"]}, {facts["processor"]}, {cores()} of {os.cpu_count()} cores. {said}.'
   title, _, text = doc.strip().partition('\n')
   again = f'Again: `python -m benchmarks {" ".join(options.words) or name}`'
   page = '\n\n'.join([f'# {title.rstrip(".")}', text.strip(), machine, *blocks, again]) + '\n'
