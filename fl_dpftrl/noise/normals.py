@@ -216,8 +216,8 @@ def check_functions() -> None:
     RuntimeError: if one is off by more than 2 units in the last place, half of what E assumes.
   """
   points = np.random.default_rng(0).random(275)
-  for name, at in (('log', points), ('exp', -8.0 * points)):
-    off = exact.units_off(name, at, np.array([getattr(loops, name)(x) for x in at.tolist()]))
+  for i, (name, at) in enumerate({'log': points, 'exp': -8.0 * points}.items()):
+    off = exact.units_off(name, at, np.array([loops.functions(x)[i] for x in at.tolist()]))
     if not off <= 2.0:
       raise RuntimeError(
         f'{name} is off by {off:.3g} units in the last place in the mathematical library of this'

@@ -62,7 +62,7 @@ class Meters(seen.Seen):
       square: B².
       last: last round; devices that may not come by then have last + 1.
     """
-    from fl_dpftrl.support.kernels import meter_loops as loops  # Slow to load.
+    from fl_dpftrl.support.kernels import device_loops as loops  # Slow to load.
 
     numbers, _ = self._known(device_ids)
     self._tabulate(last + 1)

@@ -80,7 +80,7 @@ class Numbers:
   """
 
   def __init__(self):
-    from fl_dpftrl.support.kernels import id_loops as loops  # Numbered devices need none.
+    from fl_dpftrl.support.kernels import device_loops as loops  # Numbered devices need none.
 
     self._loops, self.size = loops, 0
     self._allocate(_LEAST)
@@ -91,7 +91,7 @@ class Numbers:
 
   def of(self, device_ids: Ids) -> np.ndarray:
     """Returns the number of each device; −1 for one that was not added."""
-    return self._loops.find(hashes(device_ids), self._keys, self._numbers)
+    return self._loops.number(hashes(device_ids), self._keys, self._numbers, 0, False)[0]
 
   def add(self, device_ids: Ids) -> np.ndarray:
     """Returns the numbers of the devices, each once; new ones get the next numbers."""
@@ -101,8 +101,9 @@ class Numbers:
       used = used[np.argsort(self._numbers[used])]  # In the order of their numbers.
       previous = self._keys[used]
       self._allocate(2 * self._keys.size)
-      self._loops.insert(previous, self._keys, self._numbers, 0)
-    numbers, self.size = self._loops.insert(keys, self._keys, self._numbers, self.size)
+      self._loops.number(previous, self._keys, self._numbers, 0, True)
+    tables = self._keys, self._numbers
+    numbers, self.size = self._loops.number(keys, *tables, self.size, True)
     return numbers
 
 

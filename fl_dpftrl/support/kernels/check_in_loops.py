@@ -96,8 +96,6 @@ def candidates(uniform, gaps, needed, now, end, ceilings, sizes, first, members,
       devices[count], times[count] = chosen[i], moments[i]
       least[count] = needed[begin + i] * ceilings[groups[i]] * usual
       count += least[count] < 1.0
-    if time == end:
-      break
   return devices[:count], times[:count], least[:count], time
 
 

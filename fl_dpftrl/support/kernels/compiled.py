@@ -26,6 +26,5 @@ def loop(function):
 @functools.cache
 def _warn() -> None:
   logging.getLogger('fl_dpftrl').warning(
-    'no folder for compiled loops can be written: each process compiles them anew, which takes'
-    ' seconds; set NUMBA_CACHE_DIR to a folder that only you can write'
+    'no folder for compiled loops can be written: set NUMBA_CACHE_DIR to one only you can write'
   )

@@ -16,15 +16,9 @@ _CLOSE, _LEAST = 2.0**-30, 2.0**-20
 
 
 @compiled.loop
-def log(x):
-  """Natural logarithm by the machine's library, as `settled` calls it."""
-  return math.log(x)
-
-
-@compiled.loop
-def exp(x):
-  """Exponential by the machine's library, as `settled` calls it."""
-  return math.exp(x)
+def functions(x):
+  """Natural logarithm and exponential by the machine's library, as `settled` calls them."""
+  return math.log(x), math.exp(x)
 
 
 @compiled.loop
@@ -110,15 +104,13 @@ def settled(words, bits, places, tables, scale, out, undecided):
       if in_tail:
         gap = 0.0
         if u >= _LEAST:
-          beyond = -log(u) / tail
-          gap = -2.0 * log(v) - beyond * beyond
+          beyond = -math.log(u) / tail
+          gap = -2.0 * math.log(v) - beyond * beyond
           x = math.copysign(tail + beyond, widths[place])
-      elif whole < limits[place]:
-        gap = np.inf
-      elif whole == limits[place]:
-        gap = 0.0
+      elif whole <= limits[place]:
+        gap = np.inf if whole < limits[place] else 0.0
       else:
-        gap = exp(-0.5 * x * x) - (heights[place] + u * steps[place])
+        gap = math.exp(-0.5 * x * x) - (heights[place] + u * steps[place])
       if gap >= -_CLOSE:
         nearest = np.rint(scale * x)
         off, error = scale * x - nearest, TAIL_ERROR

@@ -49,8 +49,7 @@ def add(total, begins, fresh, oldest, buffers, at, weights, stack, gains, scale,
       buffers[:, first : first + row.size] = 0.0
     _add_weighted(weights, buffers, stack, first, total[part], begins)
     trail += _finish(total[part], row, out[part])
-    for i in range(row.size):
-      row[i] /= scale
+    row /= scale
     for j in range(len(buffers)):
       buffer = buffers[j, first : first + row.size]
       share, gain, normal_gain = 1.0 - gains[0, j], gains[1, j], gains[2, j]
@@ -76,9 +75,7 @@ def push(total, begins, fresh, buffers, at, weights, stack, top, merged, scale, 
     if not merged.size:
       buffer[:] = 0.0
     for j in range(merged.size - 1):  # The last of them is `top`.
-      other = buffers[merged[j], first : first + row.size]
-      for i in range(row.size):
-        buffer[i] += other[i]
+      buffer += buffers[merged[j], first : first + row.size]
     for i in range(row.size):
       buffer[i] += row[i] / scale
   return trail

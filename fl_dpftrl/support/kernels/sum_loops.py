@@ -39,7 +39,7 @@ def measure(rows, start, stop, _first, is_zeroing, squares, largest):
 
 @compiled.loop
 def bound(squares, largest, scale, longest, clip_norm, zeroing_norm, scales, outcomes):
-  """Writes the scale of each update, 0 if it is not added, and what becomes of it.
+  """Writes to zeros the scale of each update, 0 if it is not added, and what becomes of it.
 
   Squares and the largest magnitudes are those of pieces of the updates, shape [pieces, updates].
   """
@@ -49,7 +49,6 @@ def bound(squares, largest, scale, longest, clip_norm, zeroing_norm, scales, out
       square += squares[piece, row]
       highest = max(highest, largest[piece, row])
     norm = math.sqrt(square)
-    outcomes[row] = KEPT
     if not math.isfinite(square):
       outcomes[row] = REJECTED
     elif highest > zeroing_norm:

@@ -26,9 +26,9 @@ FAMILIES = {
 # In a fresh interpreter: a loop that is compiled, and what it gives.
 PROGRAM = """
 import numpy as np
-from fl_dpftrl.support.kernels import id_loops as seen
+from fl_dpftrl.support.kernels import device_loops as seen
 keys, numbers = np.zeros(8, np.uint64), np.full(8, -1, np.int32)
-print(seen.insert(np.array([5, 3, 5], np.uint64), keys, numbers, 0)[0].tolist())
+print(seen.number(np.array([5, 3, 5], np.uint64), keys, numbers, 0, True)[0].tolist())
 """
 
 
