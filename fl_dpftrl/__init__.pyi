@@ -26,7 +26,7 @@ from fl_dpftrl.participation.accountant import account as account
 from fl_dpftrl.participation.accountant import calibrate as calibrate
 from fl_dpftrl.participation.accounting import Guarantee as Guarantee
 from fl_dpftrl.participation.accounting.tuning import Tuning as Tuning
-from fl_dpftrl.participation.registration import register as register
+from fl_dpftrl.participation.registry import register as register
 from fl_dpftrl.participation.rules.loss_budgets import LossBudget as LossBudget
 from fl_dpftrl.participation.rules.per_units import PerUnit as PerUnit
 from fl_dpftrl.participation.rules.sampling import SecretBins as SecretBins
@@ -36,7 +36,7 @@ from fl_dpftrl.planning.comparison import Comparison as Comparison
 from fl_dpftrl.planning.comparison import compare as compare
 from fl_dpftrl.planning.optimization import optimize as optimize
 from fl_dpftrl.planning.planner import plan as plan
-from fl_dpftrl.planning.simulation.recording import simulate as simulate
+from fl_dpftrl.planning.simulation.attendances import simulate as simulate
 from fl_dpftrl.planning.simulation.scenarios import Scenario as Scenario
 from fl_dpftrl.prove.auditing import audit as audit
 from fl_dpftrl.prove.auditing.run_audit import audit_run as audit_run

@@ -13,8 +13,6 @@ from fl_dpftrl.prove.replaying import statement_parts
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
 
-HELP = 'computes ε and ρ for a strategy, schema and noise, or the noise for an ε or ρ'
-
 EXAMPLE = (
   'fl-dpftrl account --strategy=blt-b400 --noise_multiplier=7.379'
   ' --delta=1e-10 --num_rounds=1280 --min_sep=300 --max_participations=4'

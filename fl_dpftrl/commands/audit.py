@@ -8,8 +8,6 @@ from fl_dpftrl.prove import auditing
 from fl_dpftrl.prove.auditing import run_audit
 from fl_dpftrl.support import tables
 
-HELP = 'tests the noise and clipping of a mechanism, or a run by its canaries'
-
 EXAMPLE = (
   'fl-dpftrl audit --strategy=blt-b400 --noise_multiplier=2 --delta=1e-6'
   ' --num_rounds=32 --min_sep=8 --seed=1'

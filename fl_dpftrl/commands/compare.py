@@ -13,8 +13,6 @@ from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.support.text import messages
 
-HELP = 'compares mechanisms and strategy files: table, CSV and figure'
-
 EXAMPLE = (
   'fl-dpftrl compare --mechanisms=identity,tree_online,blt,blt-b400'
   ' --num_rounds=2052 --min_sep=100:600:7 --max_participations=6'

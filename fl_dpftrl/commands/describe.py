@@ -8,8 +8,6 @@ from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.support import checks, tables
 from fl_dpftrl.support.files import json_files
 
-HELP = 'shows sensitivity, errors and losses of a strategy under any schema and workload'
-
 EXAMPLE = 'fl-dpftrl describe blt-b400 --num_rounds=2052 --min_sep=342 --max_participations=6'
 
 

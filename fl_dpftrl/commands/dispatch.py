@@ -1,13 +1,11 @@
 """Parses a command line, runs its command, and prints the result."""
 
 import argparse
-import ast
 import contextlib
 import difflib
 import importlib
 import json
 import os
-import pathlib
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -16,21 +14,21 @@ from typing import Any, NoReturn
 from fl_dpftrl import version
 from fl_dpftrl.support.text import messages
 
-COMMANDS = (
-  'optimize',
-  'describe',
-  'compare',
-  'account',
-  'calibrate',
-  'replay',
-  'sql',
-  'simulate',
-  'plan',
-  'audit',
-  'verify',
-  'prove',
-  'forget',
-)
+COMMANDS = {
+  'optimize': 'finds the best strategy of a mechanism and writes a strategy file',
+  'describe': 'shows sensitivity, errors and losses of a strategy under any schema and workload',
+  'compare': 'compares mechanisms and strategy files: table, CSV and figure',
+  'account': 'computes ε and ρ for a strategy, schema and noise, or the noise for an ε or ρ',
+  'calibrate': 'account, by another name',
+  'replay': 'computes the guarantee of a finished run from its participation log',
+  'sql': 'writes the SQL by which a warehouse counts participation, for replay --from_counts',
+  'simulate': 'simulates the participation of a population and writes the log',
+  'plan': 'simulates a population and recommends a strategy, noise and ε',
+  'audit': 'tests the noise and clipping of a mechanism, or a run by its canaries',
+  'verify': 'computes everything in an evidence folder again, and says what does not fit',
+  'prove': 'proves the figures of a certificate, by a program that shares no code with this one',
+  'forget': 'erases ids of devices from a population, whose statements stay as they are',
+}
 # Other names of commands.
 _SAME = {'calibrate': 'account'}
 
@@ -89,27 +87,9 @@ def _imported(prog: str, argv: Sequence[str]) -> list[str]:
 def _overview() -> str:
   """Returns the list of commands."""
   width = max(map(len, COMMANDS)) + 2
-  texts = {name: _texts(name) for name in COMMANDS if name not in _SAME}
-  lines = ['commands:']
-  for name in COMMANDS:
-    words = f'{_SAME[name]}, by another name' if name in _SAME else texts[name]['HELP']
-    lines.append(f'  {name:<{width}}{words}')
-  lines += ['', 'for example:']
-  lines += [f'  {text["EXAMPLE"]}' for text in texts.values()]
-  lines += ['', f'Run {PROGRAM} COMMAND --help for the flags of a command.']
-  return '\n'.join(lines)
-
-
-def _texts(name: str) -> dict[str, str]:
-  """Returns HELP and EXAMPLE of a command from its source: importing all takes a second."""
-  source = pathlib.Path(__file__).with_name(f'{name}.py').read_text('utf-8')
-  return {
-    node.targets[0].id: ast.literal_eval(node.value)
-    for node in ast.parse(source).body
-    if isinstance(node, ast.Assign)
-    and isinstance(node.targets[0], ast.Name)
-    and node.targets[0].id in ('HELP', 'EXAMPLE')
-  }
+  lines = [f'  {name:<{width}}{words}' for name, words in COMMANDS.items()]
+  end = f'Run {PROGRAM} COMMAND --help for the flags of a command, and an example.'
+  return '\n'.join(['commands:', *lines, '', end])
 
 
 Guard = Callable[[str], contextlib.AbstractContextManager[Any]]
@@ -139,7 +119,10 @@ def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
   prog = f'{PROGRAM} {name}'
   command = find(name)
   parser = _Parser(
-    prog=prog, description=command.HELP, epilog=f'example: {command.EXAMPLE}', allow_abbrev=False
+    prog=prog,
+    description=COMMANDS[_SAME.get(name, name)],
+    epilog=f'example: {command.EXAMPLE}',
+    allow_abbrev=False,
   )
   command.add_arguments(parser)
   parser.add_argument(

@@ -17,8 +17,6 @@ from fl_dpftrl.planning import optimization
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
 
-HELP = 'finds the best strategy of a mechanism and writes a strategy file'
-
 EXAMPLE = (
   'fl-dpftrl optimize --mechanism=blt --num_rounds=2052 --min_sep=342'
   ' --max_participations=6 --objective=max --output=blt.json'

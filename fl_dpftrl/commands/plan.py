@@ -10,8 +10,6 @@ from fl_dpftrl.support import checks, tables
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages, roundings
 
-HELP = 'simulates a population and recommends a strategy, noise and ε'
-
 EXAMPLE = (
   'fl-dpftrl plan --population=3000000 --report_goal=6500 --num_rounds=2000'
   ' --timer_hours=72 --delta=1e-10 --noise_multiplier=7.4 --output=plan.json'

@@ -8,8 +8,6 @@ from fl_dpftrl.prove.replaying import certificates
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
 
-HELP = 'proves the figures of a certificate, by a program that shares no code with this one'
-
 EXAMPLE = 'fl-dpftrl prove evidence/certificate.json'
 
 

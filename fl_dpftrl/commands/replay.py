@@ -23,8 +23,6 @@ if TYPE_CHECKING:
   from fl_dpftrl.prove.auditing import run_audit
   from fl_dpftrl.prove.reports import settings
 
-HELP = 'computes the guarantee of a finished run from its participation log'
-
 EXAMPLE = (
   'fl-dpftrl replay --log=participation.parquet --strategy=blt-b100'
   ' --noise_multiplier=8 --delta=1e-6 --report=privacy.html'

@@ -9,14 +9,12 @@ from typing import Any
 
 from fl_dpftrl.commands import flags, output, population_flags
 from fl_dpftrl.mechanisms import schemas
-from fl_dpftrl.planning.simulation import attendances, partition, recording, scenarios
+from fl_dpftrl.planning.simulation import attendances, partition, scenarios
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import json_files
 
 _NOT_DEVICES = 'which is for examples of centralized training'
 _NO_BINS = 'as rounds that close at a goal, and timers, let others decide who takes part'
-
-HELP = 'simulates the participation of a population and writes the log'
 
 EXAMPLE = (
   'fl-dpftrl simulate --population=300000 --report_goal=650 --num_rounds=2000'
@@ -128,11 +126,11 @@ def _record(args: argparse.Namespace, rounds: Iterator[schemas.Cohort]) -> atten
   """Counts the rounds, and writes them with the flags that determine them if there is --output."""
   excluded = ('output', 'json', 'scenario', 'output_scenario')
   parameters = {k: v for k, v in vars(args).items() if v is not None and k not in excluded}
-  return recording.record(
+  return attendances.record(
     rounds,
     num_rounds=args.num_rounds,
     output=args.output,
-    metadata={recording.METADATA_KEY: json.dumps(parameters, sort_keys=True)},
+    metadata={attendances.METADATA_KEY: json.dumps(parameters, sort_keys=True)},
     progress=output.Progress('simulate').say,
   )
 

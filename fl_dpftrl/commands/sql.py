@@ -8,8 +8,6 @@ from fl_dpftrl.prove.replaying import counted, sql_statement
 from fl_dpftrl.support import tables
 from fl_dpftrl.support.files import durable, json_files
 
-HELP = 'writes the SQL by which a warehouse counts participation, for replay --from_counts'
-
 EXAMPLE = (
   'fl-dpftrl sql --strategy=blt-b400 --num_rounds=2052 --dialect=bigquery --output=replay.sql'
   ' --gram=gram.parquet'

@@ -6,8 +6,6 @@ from fl_dpftrl.commands import flags, output, replay_text
 from fl_dpftrl.prove.replaying import evidence, verification
 from fl_dpftrl.support.text import messages
 
-HELP = 'computes everything in an evidence folder again, and says what does not fit'
-
 EXAMPLE = 'fl-dpftrl verify evidence'
 
 

@@ -1,31 +1,49 @@
-"""The registry of participations, by their kinds, and their JSON form."""
+"""The registry of participations, by their kinds, their JSON form, and what a user registers."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.mechanisms import family_registry, schemas
 from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.support.text import messages
 
-_Class = TypeVar('_Class', bound=type[Participation])
+_Class = TypeVar('_Class', bound=type)
 KINDS: dict[str, type[Participation]] = {}
 """Participations by their kinds."""
 
 
 def register(cls: _Class) -> _Class:
-  """Adds a participation, of a name that no other class has; this is a class decorator."""
+  """Adds a family, or a participation, which then works wherever a built-in one does.
+
+  This is a class decorator. A family is a frozen dataclass with `family`, `strategy_matrix` and
+  `noising_matrix`; its fields are the parameters in a strategy file. It need not inherit from
+  `dpftrl.Strategy`: the defaults that it lacks are added to it. The registry belongs to the
+  process: commands in another process know the family once they have imported its module.
+
+  Args:
+    cls: the family, or a participation as `MinSep` says. A registered one of the same module and
+      name is replaced, as when a notebook defines it again.
+
+  Raises:
+    ValueError: if it is no frozen dataclass, lacks a name, C or N, has the name of another, or
+      needs no parameters and its N does not undo its C; for a participation that is not derived
+      from `MinSep`, or has a sensitivity of its own and allows all.
+  """
+  kind = getattr(cls, 'kind', None)
+  if kind is None:
+    return family_registry.register(cls)
   if not issubclass(cls, Participation):
-    raise ValueError(f'participation {cls.kind!r} must be derived from MinSep')
+    raise ValueError(f'participation {kind!r} must be derived from MinSep')
   if hasattr(cls, 'sensitivity') and getattr(cls, 'allows', None) is schemas.Schema.allows:
     raise ValueError(
-      f'participation {cls.kind!r} has a sensitivity of its own, and allows all of its min-sep'
-      ' schema: give it allows, by which devices are turned away'
+      f'participation {kind!r} has a sensitivity of its own, and allows all of its min-sep schema:'
+      ' give it allows, by which devices are turned away'
     )
-  other = KINDS.setdefault(cls.kind, cls)
+  other = KINDS.setdefault(kind, cls)
   if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-    raise ValueError(f'participation {cls.kind!r} is registered already, by {other.__module__}')
-  KINDS[cls.kind] = cls
+    raise ValueError(f'participation {kind!r} is registered already, by {other.__module__}')
+  KINDS[kind] = cls
   return cls
 
 

@@ -212,8 +212,9 @@ def test_help_carries_an_example(run, name):
 def test_help_lists_the_commands(run):
   status, out, _ = run('--help')
   assert status == 0 and run('-h')[1] == out
-  for name in dispatch.COMMANDS:
-    assert f'\n  {name} ' in out and (f'fl-dpftrl {name} ' in out or name == 'calibrate')
+  for name, words in dispatch.COMMANDS.items():
+    assert re.search(rf'\n  {name} +{re.escape(words)}\n', out)
+    assert f'\nexample: fl-dpftrl {name} ' in run(name, '--help')[1] or name == 'calibrate'
   assert re.fullmatch(r'fl-dpftrl \d+\.\d+\.\d+\n', run('--version')[1])
 
 
