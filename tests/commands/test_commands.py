@@ -214,7 +214,7 @@ def test_help_lists_the_commands(run):
   assert status == 0 and run('-h')[1] == out
   for name, words in dispatch.COMMANDS.items():
     assert re.search(rf'\n  {name} +{re.escape(words)}\n', out)
-    assert f'\nexample: fl-dpftrl {name} ' in run(name, '--help')[1] or name == 'calibrate'
+    assert f'\nexample: fl-dpftrl {name} ' in run(f'{name} --help')[1] or name == 'calibrate'
   assert re.fullmatch(r'fl-dpftrl \d+\.\d+\.\d+\n', run('--version')[1])
 
 
