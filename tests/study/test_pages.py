@@ -28,8 +28,8 @@ def read(path):
   return tuple(found)
 
 
-def read_study(name):
-  found = read(pages.DOCS / f'study-{name}' / 'results.csv')
+def read_study(name, file='results'):
+  found = read(pages.DOCS / f'study-{name}' / f'{file}.csv')
   return comparing.Study(title=name, metric=result_tables.Metric(), results=found)
 
 
@@ -73,19 +73,21 @@ def test_studies_on_pages_have_the_epsilon_of_their_runs(name):
   assert with_noise and all(result.epsilon_of_run <= result.epsilon for result in with_noise)
 
 
-def test_the_pages_of_people_have_the_perplexities_of_their_runs():
+@pytest.mark.parametrize('name', ['results', 'mail'])
+def test_the_pages_of_people_have_the_perplexities_of_their_runs(name):
   assert 'study-people/perplexity.svg' in (pages.DOCS.parent / 'README.md').read_text()
   page, tests = (pages.DOCS / 'results.md').read_text(), {}
-  for result in read_study('people').results:
+  for result in read_study('people', name).results:
     tests.setdefault((result.mechanism, result.epsilon), []).append(result.test)
-  shown = lambda values: f'{sum(values) / 5:.2f} ± {result_tables.margin(values):.2f}'
-  assert len(tests) == 9 and {len(values) for values in tests.values()} == {5}
-  assert f'without noise {shown(tests["no noise", None])}' in page
+  shown = lambda values: f'{sum(values) / 3:.2f} ± {result_tables.margin(values):.2f}'
+  assert len(tests) == 13 and {len(values) for values in tests.values()} == {3}
+  assert f'{shown(tests["no noise", None])}' in page
   for epsilon in (1, 2, 4, 8):
-    blt, identity = tests['blt', epsilon], tests['identity', epsilon]
+    blt, identity, banded = (tests[key, epsilon] for key in ('blt', 'identity', 'banded'))
     behind = [other - value for other, value in zip(identity, blt)]
     ahead = f'{min(behind):.1f} to {max(behind):.1f}'
-    assert f'| {epsilon} | {shown(identity)} | {shown(blt)} | {ahead} |' in page and min(behind) > 0
+    cells = ' | '.join([*map(shown, (identity, blt, banded)), ahead])
+    assert f'| {epsilon} | {cells} |' in page and min(behind) > 0
 
 
 def test_the_figure_of_people_is_that_of_their_results():
