@@ -142,11 +142,9 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       LogError: for a table whose first rows are not those of the one so far, and for a further row
         of a round that was begun.
     """
-    table = unit_tables.opened(units)
     if self.units is None:
       raise ValueError('units were not given when the run was opened')
-    table.check_cited([(0, self.units.citation)], self.num_rounds)
-    self._take_units(table)
+    self._take_units(unit_tables.opened(units))
 
   @property
   def units(self) -> unit_tables.UnitTable | None:
@@ -154,7 +152,10 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     return self._tables[-1] if self._tables else None
 
   def _take_units(self, table: unit_tables.UnitTable) -> None:
-    table.check_cited(self.log.units, self.num_rounds)
+    with self._exclusive():
+      table = self._reservations.table_of(table) if self._reservations else table
+    for cited in (self.log.units, [(0, each.citation) for each in self._tables[-1:]]):
+      table.check_cited(cited, self.num_rounds)
     tables = self._tables
     if isinstance(self.gate, per_units.UnitGate):
       self.gate.owners = lambda device_ids, t: tables[-1].owners(id_columns.column(device_ids), t)
@@ -163,6 +164,15 @@ class Guard(contextlib.AbstractContextManager['Guard']):
   @property
   def _citation(self) -> str:
     return '' if self.units is None else self.units.citation
+
+  def as_recorded(self, device_ids: id_columns.Ids) -> pa.Array:
+    """Returns candidates as the log has them; those that have no name are left out."""
+    column = id_columns.column(device_ids)
+    return self._reservations.as_recorded(column) if self._reservations else column
+
+  def erased(self, t: int) -> set[Any]:
+    """Returns the devices of a round, as the log has them, whose ids were erased."""
+    return self._reservations.erased(self.log.cohort(t).tolist()) if self._reservations else set()
 
   @durable.one_at_a_time
   def check(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> admission.Admission:

@@ -43,7 +43,7 @@ from fl_dpftrl.prove.replaying import (
 from fl_dpftrl.support.files import durable, json_files, paths
 from fl_dpftrl.support.text import messages, roundings
 
-SUMS, STATEMENT, UNITS = 'SHA256SUMS', 'statement.json', 'units.parquet'
+SUMS, STATEMENT, UNITS = 'SHA256SUMS', 'statement.json', unit_tables.NAME
 
 _LINE = re.compile(r'([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._-]{0,199})')
 _LISTED, _BLOCK = 20, 1 << 20  # sentences; bytes
