@@ -4,11 +4,13 @@ The libraries that decode Parquet, CSV and JSON can crash, hang or exhaust memor
 damaged or malicious. The child then ends without a word, and its parent says why.
 """
 
+import atexit
 import contextlib
 import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 from fl_dpftrl.logs import limits
 from fl_dpftrl.support import signals
@@ -22,12 +24,15 @@ _WHY = {
 }
 
 
-def enter(program: str) -> None:
-  """Returns in a child with limits; the parent waits and exits as it does, or with status 2.
+@contextlib.contextmanager
+def within_limits(program: str) -> Iterator[None]:
+  """Runs the block in a child with limits; its parent exits as it does, or with status 2.
 
-  A system without forks has no such child: the command then reads without limits.
+  The child ends with the block: threads of the libraries may crash as an interpreter ends. A system
+  without forks has no child, and the block no limits.
   """
   if not hasattr(os, 'fork'):
+    yield
     return
   sys.stdout.flush()
   sys.stderr.flush()
@@ -41,7 +46,19 @@ def enter(program: str) -> None:
     with contextlib.suppress(AttributeError):  # Linux ends a child with its parent.
       ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     limits.apply()
-    return
+    status: object = 0
+    try:
+      yield
+    except SystemExit as end:
+      status = end.code or 0
+    except BaseException:
+      sys.excepthook(*sys.exc_info())
+      status = 1
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError):
+      sys.stdout.flush()
+      sys.stderr.flush()
+    os._exit(status if isinstance(status, int) else 1)
   status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
   if status < 0:
     name = signal.Signals(-status).name
