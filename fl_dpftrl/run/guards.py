@@ -6,7 +6,6 @@ import math
 import operator
 import os
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.run import admission, budget, continued_claims, reservations, shared_budgets
+from fl_dpftrl.support import callers
 from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages, roundings
 
@@ -303,10 +303,9 @@ class Guard(contextlib.AbstractContextManager['Guard']):
         if least is not None:
           admitted[-1].check_whole(least)
         elif not self.claim.is_drawn and not len(admitted[-1].column):
-          warnings.warn(
+          callers.warn(
             'a round admits no device: its row of noise is used up, and its mean would be only'
-            ' noise; wait until devices are due',
-            stacklevel=4,
+            ' noise; wait until devices are due'
           )
         admitted[-1] = admitted[-1].beside(self.claim, self.log.run, self.gate)
         if self._reservations:
@@ -365,8 +364,7 @@ def _warn_of_tail(strategy: base.Strategy) -> None:
   within = sensitivities.sensitivity(strategy, once).value
   factor = math.sqrt(strategy.endless_gram().own) / within
   if factor > _USUAL:
-    warnings.warn(
+    callers.warn(
       f'without an end, one participation has {factor:,.0f} times the sensitivity of {_SHORT}'
-      f' rounds: this {strategy.family} is for a last round; take one optimised with horizons',
-      stacklevel=3,
+      f' rounds: this {strategy.family} is for a last round; take one optimised with horizons'
     )

@@ -57,7 +57,9 @@ def test_limits_are_those_of_the_child_and_its_output_and_status_go_on():
 
 @made.cases('work, status', ('', 0), ('sys.exit(4)', 4), ('1 / 0', 1))
 def test_what_crashes_as_an_interpreter_ends_is_left_out(work, status):
-  crash = 'class Crash:\n  def __del__(self, os=os): os.kill(os.getpid(), 11)\nsignal.crash = Crash()\n'
+  crash = (
+    'class Crash:\n  def __del__(self, os=os): os.kill(os.getpid(), 11)\nsignal.crash = Crash()\n'
+  )
   told = 'import atexit; atexit.register(print, "end")\n'
   done = ended(crash + told + work)
   assert (done.returncode, done.stdout) == (status, 'end\n')
