@@ -28,7 +28,7 @@ _WHY = {
 def within_limits(program: str) -> Iterator[None]:
   """Runs the block in a child with limits; its parent exits as it does, or with status 2.
 
-  The child ends with the block: threads of the libraries may crash as an interpreter ends. A system
+  The child ends before its interpreter does, in which threads of the libraries may crash. A system
   without forks has no child, and the block no limits.
   """
   if not hasattr(os, 'fork'):
@@ -46,25 +46,28 @@ def within_limits(program: str) -> Iterator[None]:
     with contextlib.suppress(AttributeError):  # Linux ends a child with its parent.
       ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     limits.apply()
-    status: object = 0
+    child_status = 1
+    atexit.register(lambda: _end(child_status))  # After all that is registered later.
     try:
       yield
+      child_status = 0
     except SystemExit as end:
-      status = end.code or 0
-    except BaseException:
-      sys.excepthook(*sys.exc_info())
-      status = 1
-    atexit._run_exitfuncs()
-    with contextlib.suppress(OSError):
-      sys.stdout.flush()
-      sys.stderr.flush()
-    os._exit(status if isinstance(status, int) else 1)
+      child_status = end.code if isinstance(end.code, int) else int(end.code is not None)
+      raise
+    return
   status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
   if status < 0:
     name = signal.Signals(-status).name
     why = _WHY.get(name, f'a file crashed what read it ({name}); it is damaged, or made to')
     os.write(2, f'{program}: {why}\n'.encode())
   os._exit(2 if status < 0 else status)
+
+
+def _end(status: int) -> None:
+  with contextlib.suppress(OSError):
+    sys.stdout.flush()
+    sys.stderr.flush()
+  os._exit(status)
 
 
 def _forward(number: int, child: int) -> None:

@@ -1,10 +1,9 @@
 """Warnings that point to the line that called the package."""
 
 import contextlib
+import inspect
 import os
 import pathlib
-import sys
-import types
 import warnings
 
 # Files whose lines say nothing to a user: the package, and with statements on the way into it.
@@ -13,8 +12,7 @@ _BETWEEN = (f'{pathlib.Path(__file__).parents[1]}{os.sep}', contextlib.__file__)
 
 def warn(message: str) -> None:
   """Warns at the line of the caller of the package, however many of its functions are between."""
-  frame: types.FrameType | None = sys._getframe(1)
-  level = 2
+  frame, level = inspect.currentframe(), 1
   while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
     frame, level = frame.f_back, level + 1
   warnings.warn(message, stacklevel=level)
