@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import id_columns, ledgers, sealing, unit_tables
+from fl_dpftrl.logs import id_columns, ledgers, refusals, sealing, unit_tables
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.rules import per_units
@@ -92,7 +92,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     table = None if units is None else unit_tables.opened(units)
     self._reservations: reservations.Reservations | None = None
     self._tables: list[unit_tables.UnitTable] = []  # Of units; the gate reads the last one, too.
-    self.log = ledgers.LogWriter(log, self.claim)
+    self.log = self._opened(claim, max_epsilon, log)
     try:
       if population is not None:
         self._reservations = reservations.Reservations(
@@ -106,6 +106,24 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     except BaseException:
       self.log.release()
       raise
+
+  def _opened(
+    self, claim: run_claim.Claim, max_epsilon: float | None, log: str | os.PathLike[str]
+  ) -> ledgers.LogWriter:
+    """Opens the log; where it is of another run, says what differs beside rounds of the budget."""
+    try:
+      return ledgers.LogWriter(log, self.claim)
+    except refusals.LogError:
+      begun, folder = self.claim, paths.local(log).parent
+      if max_epsilon is not None:
+        begun = continued_claims.as_begun(claim, folder)
+      if begun in (claim, self.claim):
+        raise
+      ledgers.LogWriter(log, begun).release()
+      raise refusals.LogError(
+        f'max_epsilon={max_epsilon:g} allows {self.max_rounds} rounds, and the run in {folder} was'
+        f' begun with {begun.answers.num_rounds}: give num_rounds and max_epsilon as before'
+      ) from None
 
   def __repr__(self) -> str:
     text = f'Guard(round {self.log.num_rounds} of {self.max_rounds}, {self.log.path})'
