@@ -7,7 +7,7 @@ from fl_dpftrl.run import shared_budgets
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
 
-HELP = 'erases ids of devices from a population, whose statements stay as they are'
+HELP = 'erases ids of devices, or people, from a population, whose statements stay as they are'
 
 EXAMPLE = 'fl-dpftrl forget fleet --names=names/names.db --salt=keys/salt --ids=erase.txt'
 
