@@ -88,6 +88,8 @@ class Task:
 def task(units: data.Units, chosen: settings.Settings, weights: pathlib.Path) -> Task:
   """Returns a task whose features are to be prepared; ValueError with nothing to evaluate by."""
   frozen = model.load(weights, num_trained=chosen.layers, rank=chosen.rank, seed=chosen.seed)
+  if chosen.layers > len(frozen.a):
+    data.say(f'--layers={chosen.layers}: the model has {len(frozen.a)}, and all get additions')
   names, counts, tokens = data.rows(units.train, frozen.tokenizer, chosen.tokens, chosen.blocks)
   _, _, held_out = data.rows(units.held_out, frozen.tokenizer, _HELD_OUT_TOKENS)
   held_out = held_out[(held_out >= 0).sum(axis=1) >= _SHORTEST_HELD_OUT][:_MOST_HELD_OUT]

@@ -57,17 +57,17 @@ def answer_round(
   aggregator: private_aggregator.PrivateAggregator,
   people: Sequence[str] | Sequence[int],
   update: sites.Update,
-  **options: int | None,
+  cohort: int | None = None,
+  at_least: int | None = None,
 ) -> app.Message:
   """Answers a message to train as a site that trusts nobody outside of it: docs/sites.md.
 
   The reply has the model plus the private mean over people of the site, under the key of the model,
-  and the same weight at every site. Args are those of `sites.next_model`; options are its cohort
-  and at_least.
+  and the same weight at every site. Args are those of `sites.next_model`.
   """
   ((key, record),) = message.content.array_records.items()
   model = {name: array.numpy() for name, array in record.items()}
-  params, metrics = sites.next_model(aggregator, model, people, update, **options)
+  params, metrics = sites.next_model(aggregator, model, people, update, cohort, at_least)
   arrays = app.ArrayRecord({name: app.Array(value) for name, value in params.items()})
   content = {key: arrays, 'metrics': app.MetricRecord({'num-examples': 1, **metrics})}
   return app.Message(content=app.RecordDict(content), reply_to=message)

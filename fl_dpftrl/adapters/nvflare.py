@@ -25,12 +25,13 @@ def answer_rounds(
   aggregator: private_aggregator.PrivateAggregator,
   people: Sequence[str] | Sequence[int],
   update: sites.Update,
-  **options: int | None,
+  cohort: int | None = None,
+  at_least: int | None = None,
 ) -> None:
   """Answers the rounds of NVFlare's server until its job ends; all sites have the same weight.
 
   A site whose rounds are over answers with the model as it came, after a restart too. Args are
-  those of `sites.next_model`; options are its cohort and at_least.
+  those of `sites.next_model`.
   """
   client.init()
   while client.is_running():
@@ -38,6 +39,6 @@ def answer_rounds(
     if received is None:
       break
     model = {name: np.asarray(value) for name, value in received.params.items()}
-    params, metrics = sites.next_model(aggregator, model, people, update, **options)
+    params, metrics = sites.next_model(aggregator, model, people, update, cohort, at_least)
     meta = {FLMetaKey.NUM_STEPS_CURRENT_ROUND: 1}
     client.send(client.FLModel(params_type='FULL', params=params, metrics=metrics, meta=meta))

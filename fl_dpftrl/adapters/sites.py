@@ -18,7 +18,6 @@ def next_model(
   model: Arrays,
   people: Sequence[str] | Sequence[int],
   update: Update,
-  *,
   cohort: int | None = None,
   at_least: int | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:

@@ -60,8 +60,6 @@ class PopulationClaim:
     object.__setattr__(self, 'epsilons', values)
     if self.default is not None and self.default not in list(self.epsilons):
       raise ValueError(f'default must be a class of epsilon, got {messages.quoted(self.default)}')
-    if self.names is not None and self.unit != 'device':
-      raise ValueError('names are of devices: tables of units hold ids')
     if not isinstance(self.unit, str) or not re.fullmatch(r'[a-z]+([ -][a-z]+)*', self.unit):
       raise ValueError(f'unit must be small letters, got {messages.quoted(self.unit)}')
 

@@ -3,6 +3,7 @@
 It imports nothing of weight, so that a signal finds the program ready from the start.
 """
 
+import contextlib
 import sys
 from collections.abc import Sequence
 
@@ -23,12 +24,13 @@ def main(argv: Sequence[str] | None = None) -> None:
   from fl_dpftrl.commands import dispatch
   from fl_dpftrl.logs import supervision
 
-  if argv is None:
-    if sys.argv[1:] and sys.argv[1] in supervision.COMMANDS:
-      supervision.enter(f'fl-dpftrl {sys.argv[1]}')
-    dispatch.run(sys.argv[1:], signals.cleaned_up)
-  else:
+  if argv is not None:
     dispatch.run(argv)
+    return
+  with contextlib.ExitStack() as stack:
+    if sys.argv[1:] and sys.argv[1] in supervision.COMMANDS:
+      stack.enter_context(supervision.within_limits(f'fl-dpftrl {sys.argv[1]}'))
+    dispatch.run(sys.argv[1:], signals.cleaned_up)
 
 
 if __name__ == '__main__':

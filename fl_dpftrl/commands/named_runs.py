@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from fl_dpftrl.commands import flags
+from fl_dpftrl.logs import layouts
 from fl_dpftrl.participation.rules import sampling as schemes
 from fl_dpftrl.prove.replaying import opened_runs, population_runs
 
@@ -74,6 +75,10 @@ def _opening(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the options with which runs are opened; ValueError where flags exclude others."""
   passed = [name for name in OF_ONE_RUN if getattr(args, name) not in (None, [])]
   where = {'columns': args.columns, 'first_round': args.first_round or 0, 'missing': args.missing}
+  try:
+    layouts.parse(**where)
+  except ValueError as error:  # It begins with the name of the argument, which is that of the flag.
+    raise ValueError(f'--{error}') from error
   facts = {name: getattr(args, name) for name in _FACTS}
   if args.runs:
     for path in filter(os.path.isfile, args.runs):

@@ -1,4 +1,4 @@
-"""Random names of devices, so that ledgers and logs hold no id and one id can be erased.
+"""Random names of devices and their owners, so that logs hold no id and one id can be erased.
 
 The table of names is the only file with ids. It is a database of SQLite, which overwrites what it
 deletes, and lies apart from the logs. A salt in a file of its own keys the hashes of erased ids,
@@ -88,6 +88,18 @@ class Names:
     hashes = [self._hash(key(each)) for each in ids]
     closed = {row[0] for row in self._among('SELECT hash FROM closed WHERE hash', hashes)}
     return [each in closed for each in hashes]
+
+  def have_ids(self, names: Sequence[str]) -> list[bool]:
+    """Returns which names are of an id; an erased one, or one that was never added, has none."""
+    recorded = {row[0] for row in self._among('SELECT name FROM names WHERE name', names)}
+    return [name in recorded for name in names]
+
+  def named(self, ids: Sequence[Id]) -> list[str | None]:
+    """Returns the name of each id, new ones being durable then; None for one that was erased."""
+    opened = [each for each, is_closed in zip(ids, self.closed(ids)) if not is_closed]
+    unnamed = {key(each): each for each, name in zip(opened, self.find(opened)) if name is None}
+    self.add(list(unnamed.values()), new_names(len(unnamed)))
+    return self.find(ids)
 
   def _among(self, query: str, values: Iterable[Any]) -> list[tuple]:
     """Returns the rows of a query with one of the values."""

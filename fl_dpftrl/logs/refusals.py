@@ -28,5 +28,5 @@ def check_names(
       raise LogError(
         f'{path}: has {how} column {name!r}; its columns are {shown}'
         + (f' and {len(names) - 8} more' if len(names) > 8 else '')
-        + (f'; say which it is: columns={name}=NAME' if name in flagged else '')
+        + (f'; say which it is: --columns={name}=NAME' if name in flagged else '')
       )

@@ -4,11 +4,13 @@ The libraries that decode Parquet, CSV and JSON can crash, hang or exhaust memor
 damaged or malicious. The child then ends without a word, and its parent says why.
 """
 
+import atexit
 import contextlib
 import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 from fl_dpftrl.logs import limits
 from fl_dpftrl.support import signals
@@ -22,12 +24,15 @@ _WHY = {
 }
 
 
-def enter(program: str) -> None:
-  """Returns in a child with limits; the parent waits and exits as it does, or with status 2.
+@contextlib.contextmanager
+def within_limits(program: str) -> Iterator[None]:
+  """Runs the block in a child with limits; its parent exits as it does, or with status 2.
 
-  A system without forks has no such child: the command then reads without limits.
+  The child ends before its interpreter does, in which threads of the libraries may crash. A system
+  without forks has no child, and the block no limits.
   """
   if not hasattr(os, 'fork'):
+    yield
     return
   sys.stdout.flush()
   sys.stderr.flush()
@@ -41,6 +46,14 @@ def enter(program: str) -> None:
     with contextlib.suppress(AttributeError):  # Linux ends a child with its parent.
       ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     limits.apply()
+    child_status = 1
+    atexit.register(lambda: _end(child_status))  # After all that is registered later.
+    try:
+      yield
+      child_status = 0
+    except SystemExit as end:
+      child_status = end.code if isinstance(end.code, int) else int(end.code is not None)
+      raise
     return
   status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
   if status < 0:
@@ -48,6 +61,13 @@ def enter(program: str) -> None:
     why = _WHY.get(name, f'a file crashed what read it ({name}); it is damaged, or made to')
     os.write(2, f'{program}: {why}\n'.encode())
   os._exit(2 if status < 0 else status)
+
+
+def _end(status: int) -> None:
+  with contextlib.suppress(OSError):
+    sys.stdout.flush()
+    sys.stderr.flush()
+  os._exit(status)
 
 
 def _forward(number: int, child: int) -> None:

@@ -26,6 +26,9 @@ from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 
 DEVICE_ID, UNIT_ID, FROM_ROUND = 'device_id', 'unit_id', 'from_round'
+NAME = 'units.parquet'
+"""File of a table in the folder of its run, or, after the name of a run, in evidence."""
+
 _KINDS = {DEVICE_ID: table_columns.ID, UNIT_ID: table_columns.ID, FROM_ROUND: table_columns.ROUND}
 _PART_ROWS = 1 << 20
 _CITATION = re.compile('([1-9][0-9]{0,17}):([0-9a-f]{64})')

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from fl_dpftrl.noise import integer_rows, snapshots
+from fl_dpftrl.support import callers
 
 _NICENESS = 5
 _QUICK_SECONDS = 1e-3  # of a row that is not worth a thread
@@ -105,10 +105,9 @@ class LocalSource(Source):
     except OSError as error:
       if not self._has_warned:
         self._has_warned = True
-        warnings.warn(
+        callers.warn(
           f'no snapshot of noise can be kept in {self._folder} ({error.strerror or error}): the'
-          ' next start makes more rows again',
-          stacklevel=2,
+          ' next start makes more rows again'
         )
 
   def close(self) -> None:

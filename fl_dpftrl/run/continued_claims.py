@@ -63,12 +63,24 @@ def check_report_goal(claim: run_claim.Claim, folder: pathlib.Path) -> None:
 def num_rounds(claim: run_claim.Claim, folder: pathlib.Path) -> int | None:
   """Returns the rounds that a folder's run of the same strategy and noise declared, if any."""
   document, claim_document = _read(folder) or {}, claim.to_json()
-  participation = document.get('participation')
   is_same = all(
     document.get(name) == claim_document[name] for name in ('strategy', 'noise_multiplier')
   )
+  return _num_rounds(document) if is_same else None
+
+
+def as_begun(claim: run_claim.Claim, folder: pathlib.Path) -> run_claim.Claim:
+  """Returns a claim of as many rounds as a folder's run declared, if it has so many."""
+  rounds, planned = _num_rounds(_read(folder) or {}), claim.answers.num_rounds
+  if rounds is None or planned is None or rounds > planned:
+    return claim
+  return dataclasses.replace(claim, participation=claim.answers.within(rounds))
+
+
+def _num_rounds(document: json_files.Object) -> int | None:
+  participation = document.get('participation')
   rounds = participation.get('num_rounds') if isinstance(participation, dict) else None
-  return rounds if is_same and type(rounds) is int else None
+  return rounds if type(rounds) is int else None
 
 
 def _read(folder: pathlib.Path) -> json_files.Object | None:

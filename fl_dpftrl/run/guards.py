@@ -6,18 +6,18 @@ import math
 import operator
 import os
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import id_columns, ledgers, sealing, unit_tables
+from fl_dpftrl.logs import id_columns, ledgers, refusals, sealing, unit_tables
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.run import admission, budget, continued_claims, reservations, shared_budgets
+from fl_dpftrl.support import callers
 from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages, roundings
 
@@ -92,7 +92,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     table = None if units is None else unit_tables.opened(units)
     self._reservations: reservations.Reservations | None = None
     self._tables: list[unit_tables.UnitTable] = []  # Of units; the gate reads the last one, too.
-    self.log = ledgers.LogWriter(log, self.claim)
+    self.log = self._opened(claim, max_epsilon, log)
     try:
       if population is not None:
         self._reservations = reservations.Reservations(
@@ -106,6 +106,24 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     except BaseException:
       self.log.release()
       raise
+
+  def _opened(
+    self, claim: run_claim.Claim, max_epsilon: float | None, log: str | os.PathLike[str]
+  ) -> ledgers.LogWriter:
+    """Opens the log; where it is of another run, says what differs beside rounds of the budget."""
+    try:
+      return ledgers.LogWriter(log, self.claim)
+    except refusals.LogError:
+      begun, folder = self.claim, paths.local(log).parent
+      if max_epsilon is not None:
+        begun = continued_claims.as_begun(claim, folder)
+      if begun in (claim, self.claim):
+        raise
+      ledgers.LogWriter(log, begun).release()
+      raise refusals.LogError(
+        f'max_epsilon={max_epsilon:g} allows {self.max_rounds} rounds, and the run in {folder} was'
+        f' begun with {begun.answers.num_rounds}: give num_rounds and max_epsilon as before'
+      ) from None
 
   def __repr__(self) -> str:
     text = f'Guard(round {self.log.num_rounds} of {self.max_rounds}, {self.log.path})'
@@ -142,11 +160,9 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       LogError: for a table whose first rows are not those of the one so far, and for a further row
         of a round that was begun.
     """
-    table = unit_tables.opened(units)
     if self.units is None:
       raise ValueError('units were not given when the run was opened')
-    table.check_cited([(0, self.units.citation)], self.num_rounds)
-    self._take_units(table)
+    self._take_units(unit_tables.opened(units))
 
   @property
   def units(self) -> unit_tables.UnitTable | None:
@@ -154,7 +170,10 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     return self._tables[-1] if self._tables else None
 
   def _take_units(self, table: unit_tables.UnitTable) -> None:
-    table.check_cited(self.log.units, self.num_rounds)
+    with self._exclusive():
+      table = self._reservations.table_of(table) if self._reservations else table
+    for cited in (self.log.units, [(0, each.citation) for each in self._tables[-1:]]):
+      table.check_cited(cited, self.num_rounds)
     tables = self._tables
     if isinstance(self.gate, per_units.UnitGate):
       self.gate.owners = lambda device_ids, t: tables[-1].owners(id_columns.column(device_ids), t)
@@ -163,6 +182,15 @@ class Guard(contextlib.AbstractContextManager['Guard']):
   @property
   def _citation(self) -> str:
     return '' if self.units is None else self.units.citation
+
+  def as_recorded(self, device_ids: id_columns.Ids) -> pa.Array:
+    """Returns candidates as the log has them; those that have no name are left out."""
+    column = id_columns.column(device_ids)
+    return self._reservations.as_recorded(column) if self._reservations else column
+
+  def erased(self, t: int) -> set[Any]:
+    """Returns the devices of a round, as the log has them, whose ids were erased."""
+    return self._reservations.erased(self.log.cohort(t).tolist()) if self._reservations else set()
 
   @durable.one_at_a_time
   def check(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> admission.Admission:
@@ -293,10 +321,9 @@ class Guard(contextlib.AbstractContextManager['Guard']):
         if least is not None:
           admitted[-1].check_whole(least)
         elif not self.claim.is_drawn and not len(admitted[-1].column):
-          warnings.warn(
+          callers.warn(
             'a round admits no device: its row of noise is used up, and its mean would be only'
-            ' noise; wait until devices are due',
-            stacklevel=4,
+            ' noise; wait until devices are due'
           )
         admitted[-1] = admitted[-1].beside(self.claim, self.log.run, self.gate)
         if self._reservations:
@@ -355,8 +382,7 @@ def _warn_of_tail(strategy: base.Strategy) -> None:
   within = sensitivities.sensitivity(strategy, once).value
   factor = math.sqrt(strategy.endless_gram().own) / within
   if factor > _USUAL:
-    warnings.warn(
+    callers.warn(
       f'without an end, one participation has {factor:,.0f} times the sensitivity of {_SHORT}'
-      f' rounds: this {strategy.family} is for a last round; take one optimised with horizons',
-      stacklevel=3,
+      f' rounds: this {strategy.family} is for a last round; take one optimised with horizons'
     )

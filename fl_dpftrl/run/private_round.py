@@ -1,13 +1,13 @@
 """One round of a `PrivateAggregator`."""
 
 import contextlib
-import warnings
 from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 
 from fl_dpftrl.run import admission, live_round, noised_sums, sums
+from fl_dpftrl.support import callers
 
 _TORN = 'was torn, as an add was interrupted or its update changed meanwhile'
 
@@ -78,10 +78,9 @@ class Round(live_round.LiveRound):
       self._mean, self._metrics, self._measurements = mean, metrics, measurements
     claim = self._noised.coordinates.claim
     if not claim.is_drawn and self.num_updates > (goal := claim.report_goal or 1):
-      warnings.warn(
+      callers.warn(
         f'{self.num_updates} updates for report_goal={goal}, which divides their sum: the mean is'
-        f' {self.num_updates / goal:.3g} times theirs; stop adding at the goal',
-        stacklevel=3,
+        f' {self.num_updates / goal:.3g} times theirs; stop adding at the goal'
       )
 
   def add(

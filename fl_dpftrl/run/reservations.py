@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from fl_dpftrl.logs import (
   id_spellings,
   ledger_format,
   ledgers,
+  named_units,
   pseudonyms,
   refusals,
   unit_tables,
@@ -62,8 +63,11 @@ class Reservations:
 
   def _reasons(self, numbers: np.ndarray, rows: int) -> np.ndarray:
     """Returns why units, by their numbers in the table, may not have so many rows."""
-    ids = self._unit_ids(numbers).to_numpy(zero_copy_only=False)
-    return self._population.reasons(self._place, ids, rows)
+    ids, names = self._unit_ids(numbers).to_numpy(zero_copy_only=False), self._population.names
+    reasons = self._population.reasons(self._place, ids, rows)
+    if names is None:
+      return reasons
+    return np.where(names.have_ids(ids.tolist()), reasons, population_losses.WITHDRAWN)
 
   def _unit_ids(self, numbers: np.ndarray) -> pa.Array:
     table: Any = self._units()  # Without one, devices have the budget.
@@ -92,9 +96,12 @@ class Reservations:
       name or new_names[key] for key, name in zip(keys, names.find(admissible), strict=True)
     ]
     ids_by_name = dict[Any, Any](zip(candidates[::-1], admissible[::-1]))  # The first one counts.
+    if isinstance(gate, per_units.UnitGate):
+      gate.owned(np.array(candidates, object), np.flatnonzero(~np.array(closed, bool)))
     admitted = admission.admit(gate, pa.array(candidates, pa.string()), at_most=at_most)
+    by_device: Any = PopulationGate(gate, self._reasons)  # Whoever owns it.
     turned_away = [
-      admission.TurnedAway(device_id, population_losses.WITHDRAWN, -1, 0, gate)
+      admission.TurnedAway(device_id, population_losses.WITHDRAWN, -1, 0, by_device)
       for device_id, is_closed in zip(ids, closed)
       if is_closed
     ]
@@ -105,6 +112,27 @@ class Reservations:
     return dataclasses.replace(
       admitted, turned_away=tuple(turned_away), ids=pa.array(admitted_ids, column.type)
     )
+
+  def as_recorded(self, column: pa.Array) -> pa.Array:
+    """Returns devices as the log has them: those that have a name by it, where logs hold names."""
+    names = self._population.names
+    if names is None:
+      return column
+    return pa.array(filter(None, names.find(column.to_pylist())), pa.string())
+
+  def erased(self, recorded: Sequence[Any]) -> set[Any]:
+    """Returns the devices, as the log has them, whose ids were erased."""
+    names = self._population.names
+    if names is None:
+      return set()
+    return {name for name, has_id in zip(recorded, names.have_ids(recorded)) if not has_id}
+
+  def table_of(self, units: unit_tables.UnitTable) -> unit_tables.UnitTable:
+    """Returns the table of units that the log cites: one of names, where logs hold these."""
+    names, path = self._population.names, self._log.path.with_name(unit_tables.NAME)
+    if names is None:
+      return units
+    return named_units.extended(names, units, path, self._log.num_rounds)
 
   @property
   def spellings(self) -> id_spellings.RecordedSpellings:

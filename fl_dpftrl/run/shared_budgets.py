@@ -43,7 +43,7 @@ class Population(charges.Charges):
   Attributes:
     folder: the folder.
     claim: budgets, δ, default class and unit.
-    names: names of devices; None where logs hold ids.
+    names: names of devices and their owners; None where logs hold ids.
 
   Source: docs/population-budget.md, theorem 1.
   """
@@ -68,8 +68,8 @@ class Population(charges.Charges):
       delta: δ of the budgets; None with epsilon.
       default: class of units that are given none; None to turn them away until `classify` names it.
       unit: what has a budget: 'device', or the name of the `PerUnit` of all runs, such as 'person'.
-      names, salt: files in two folders apart from this one, for logs that hold random names of
-        devices in place of ids, so that one can be erased; see `forget`. Each call gives them.
+      names, salt: files in two folders apart from this one, for logs and tables of units that hold
+        random names in place of ids, so that one can be erased; see `forget`. Each call gives them.
       moved: whether the folder was moved, or put on another disk, and nobody used it since.
 
     Raises:
@@ -131,7 +131,11 @@ class Population(charges.Charges):
     """Erases ids: no file of the population or its runs has them, and they never come back.
 
     Names, rounds and charges stay, so that every statement stays as it is. Erase several at a time:
-    names in the logs that the table lacks are those of the erased.
+    names in the logs that the table lacks are those of the erased. No device of a person who is
+    erased takes part again, and its own id is erased only if it is given too.
+
+    Args:
+      units: ids of devices, and of people who own them; what both are called is one id.
 
     Returns:
       How many of them had a name.
@@ -153,7 +157,7 @@ class Population(charges.Charges):
       return
     with self.exclusive():
       if self.names is not None:
-        column = self._named(column.to_pylist())
+        column = pa.array(filter(None, self.names.named(column.to_pylist())), pa.string())
         content = {**content, 'changes': self.names.changes}
       id_kind, text = ledger_format.stored(sorted(set(column.to_pylist())))
       if self._state.kinds - {id_kind}:
@@ -207,15 +211,6 @@ class Population(charges.Charges):
       durable.sync_folder(folder)
       if not self._state.runs[places[0]].has_ended:
         self._append(population_ledger.ENDED, {'run': places[0]})
-
-  def _named(self, ids: list[Any]) -> pa.Array:
-    """Returns names of ids that were not erased, new ones where they had none."""
-    names: Any = self.names
-    ids = [each for each, is_closed in zip(ids, names.closed(ids)) if not is_closed]
-    unnamed = (each for each, name in zip(ids, names.find(ids)) if name is None)
-    new = list({pseudonyms.key(device_id): device_id for device_id in unnamed}.values())
-    names.add(new, pseudonyms.new_names(len(new)))
-    return pa.array(names.find(ids), pa.string())
 
   def status(self) -> dict[str, Any]:
     """Returns public figures: runs, rounds, and what was charged of the budget.

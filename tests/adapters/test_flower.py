@@ -230,6 +230,8 @@ def test_a_site_answers_with_the_model_plus_its_private_mean(flower, tmp_path):
   options = dict(template={'w': model}, noise_multiplier=0.0, report_goal=3)
   with made.aggregator(tmp_path, participation=schema, **options) as aggregator:
     update = lambda arrays, patient: {'w': 9.0 * np.eye(1, SIZE, dtype=np.float32)[0]}
+    with pytest.raises(TypeError, match='answer_round.. got an unexpected keyword'):
+      adapter.answer_round(message, aggregator, range(4), update, goal=3)
     answers = [adapter.answer_round(message, aggregator, range(4), update) for _ in range(2)]
     assert aggregator.next_round == 1  # One patient is left, and three are needed.
   values = [answer.content['arrays']['w'].numpy() for answer in answers]

@@ -50,6 +50,8 @@ def site(folder, **options):
 def test_a_site_sends_the_model_plus_the_mean_of_bounded_updates(tmp_path, monkeypatch):
   server = Server(monkeypatch, [START, START + 5.0])
   with site(tmp_path) as aggregator:
+    with pytest.raises(TypeError, match='at_leats'):  # Before any round.
+      adapter.answer_rounds(aggregator, PEOPLE, lambda model, person: model, at_leats=3)
     adapter.answer_rounds(aggregator, PEOPLE, lambda model, person: {'w': np.float32([9, 0, 0])})
   first, second = (sent.params['w'] for sent in server.sent)
   np.testing.assert_allclose(first, [1, 0, 0], atol=1e-5)

@@ -65,6 +65,19 @@ def test_several_runs(disjoint):
   assert not any(certified.answers(less(document, 1 - 1e-10)))
 
 
+@pytest.mark.parametrize('is_alike', [False, True])
+def test_disjoint_runs_of_different_sizes_are_not_proved_for_that_reason(is_alike):
+  short, long = dpftrl.MinSep(10, 5, 2), dpftrl.MinSep(900, 300, 3)
+  claims = [
+    certified.claim('identity', short, 9.0, 10**9),
+    certified.claim('identity', long, 8.0, 10**9 if is_alike else 500),
+  ]
+  found = certificates.certified(certified.statement(*claims, disjoint=True, local_ids=True))
+  reasons = {line.partition(': ')[2] for line in found.not_proved if line.startswith('declared')}
+  words = 'disjoint runs differ in coordinates, of which the checker takes the most for each'
+  assert reasons == (set() if is_alike else {words})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['identity', 'blt', 'tree online', 'lambda cgd', 'loss budget'])
 def test_what_whole_numbers_add_is_part_of_it(name):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from experiments.finetune import settings, train
+from experiments.finetune import data, settings, train
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.prove.replaying import certificates
 from fl_dpftrl.support.files import mark
@@ -30,6 +30,16 @@ def _run(task, folder, epsilon=math.inf, rate=3.0, on_round=lambda num_rounds: N
     patched.setattr(train, '_store', storing)
     with train.open_run(task.settings, task.model.zeros, folder) as aggregator:
       return train.train(task, aggregator), aggregator.statement()
+
+
+@pytest.mark.parametrize('layers', [2, 99])
+def test_fewer_layers_than_were_asked_for_are_said(monkeypatch, capsys, layers):
+  monkeypatch.setattr(train.model, 'load', lambda *_, num_trained, **options: small.network())
+  texts = {f'person {i}': 'letters ' * 60 for i in range(60)}
+  units = data.Units('made up', 'a person', texts, texts)
+  train.task(units, settings.chosen(60, {'layers': layers}), None)
+  lines = capsys.readouterr().err
+  assert lines == '--layers=99: the model has 2, and all get additions\n' * (layers == 99)
 
 
 def test_frozen_weights_keep_their_bits_and_the_output_changes(tmp_path):

@@ -75,7 +75,7 @@ OTHERS = [
   ('l.csv', '', {}, 'begins with no line of names'),
   ('l.csv', ','.join(f'c{i}' for i in range(9000)) + '\n', {}, 'more than 1024 columns'),
   ('l.csv', 'round,device\n0,a\n', {}, "no column 'device_id'; its columns are 'round', 'device'"),
-  ('l.csv', 'step,device_id\n0,a\n', {}, 'say which it is: columns=round='),
+  ('l.csv', 'step,device_id\n0,a\n', {}, 'say which it is: --columns=round='),
   ('l.csv', 'round,device_id,round\n0,a,1\n', {}, "more than one column 'round'"),
   ('l.csv', 'round,device_id\n0,a\n', {'first_round': 1}, 'round 0 is before first_round=1'),
   *(

@@ -55,6 +55,17 @@ def test_limits_are_those_of_the_child_and_its_output_and_status_go_on():
   assert resource.getrlimit(resource.RLIMIT_AS)[0] != limits.MEMORY
 
 
+@made.cases('work, status', ('', 0), ('sys.exit(4)', 4), ('1 / 0', 1))
+def test_what_crashes_as_an_interpreter_ends_is_left_out(work, status):
+  crash = (
+    'class Crash:\n  def __del__(self, os=os): os.kill(os.getpid(), 11)\nsignal.crash = Crash()\n'
+  )
+  told = 'import atexit; atexit.register(print, "end")\n'
+  done = ended(crash + told + work)
+  assert (done.returncode, done.stdout) == (status, 'end\n')
+  assert ('ZeroDivisionError' in done.stderr) == (status == 1) and 'crashed' not in done.stderr
+
+
 def test_names_of_columns_are_read_without_a_pool_of_threads(tmp_path):
   (tmp_path / 'log.csv').write_text('kind,num\n0,1\n')
   count = 'print(len(os.listdir("/proc/self/task")))'

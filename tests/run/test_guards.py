@@ -216,6 +216,30 @@ def test_a_budget_is_not_raised_once_releases_were_seen(path):
   assert statement.worst_case.epsilon() < statement.declared.guarantee.epsilon() <= 2.5
 
 
+@made.cases(
+  'schema, max_epsilon, words',
+  (dpftrl.MinSep(200, 3), 8.0, 'participation.min_sep 2, not 3; open it'),
+  (dpftrl.MinSep(200, 2, 4), 8.0, ': participation.max_participations 8, not 4; open it'),
+  (dpftrl.MinSep(200, 2), 4.0, 'max_epsilon=4 allows 7 rounds, and .* 15: give num_rounds and max'),
+  (dpftrl.MinSep(12, 2), 8.0, 'participation.num_rounds 15, not 12; open it'),
+  (dpftrl.MinSep(200, 2), None, 'participation.num_rounds 15, not 200; open it'),
+)
+def test_a_run_of_another_schema_is_told_what_differs(tmp_path, schema, max_epsilon, words):
+  """Rounds that only the budget takes away are no difference."""
+  open_run = lambda schema, max_epsilon: dpftrl.Run(
+    tmp_path,
+    made.claim(noise_multiplier=4.0, participation=schema),
+    delta=1e-6,
+    max_epsilon=max_epsilon,
+  )
+  with open_run(dpftrl.MinSep(200, 2), 8.0) as run, run.round(['a']):
+    pass
+  with pytest.raises(ValueError, match=words) as refused:
+    open_run(schema, max_epsilon)
+  assert 'num_rounds' not in str(refused.value) or 'num_rounds' in words
+  open_run(dpftrl.MinSep(300, 2), 8.0).close()  # Nothing holds the log.
+
+
 def test_threads_share_no_round_and_lose_no_device(tmp_path):
   with opened(tmp_path / 'log.parquet', participation=dpftrl.MinSep(64, 1)) as first:
     first.admit(['first'], row=0)

@@ -176,9 +176,15 @@ class UnitGate:
     """Returns the gate with another one around that of units, which charges rows."""
     return UnitGate(limit(self._gate), self._participation, charges_rows=True)
 
-  def owned(self, device_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the owners of devices in the next round, each once, and the rows of each."""
-    return np.unique(self._owned(device_ids)[1], return_counts=True)
+  def owned(
+    self, device_ids: np.ndarray, candidates: np.ndarray | None = None
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the owners of devices in the next round, each once, and the rows of each.
+
+    Args:
+      candidates: places of the devices among what was given, for messages; None for all.
+    """
+    return np.unique(self._owned(device_ids, candidates)[1], return_counts=True)
 
   @property
   def num_rounds(self) -> int:
@@ -246,12 +252,15 @@ class UnitGate:
       return f'is of a {name} with {most} devices in the round, and no more may take part'
     return f'is of a {name} that {self._gate.sentence(reason, last_round, participations)}'
 
-  def _owned(self, device_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  def _owned(
+    self, device_ids: np.ndarray, candidates: np.ndarray | None = None
+  ) -> tuple[np.ndarray, np.ndarray]:
     places, units = self.owners(device_ids, self.num_rounds)
     missing = np.setdiff1d(np.arange(len(device_ids)), places)
     if missing.size:
+      place = missing[0] if candidates is None else candidates[missing[0]]
       raise ValueError(
-        f'device_ids: at {missing[0]}, no {self._participation.name} owns the device in round'
+        f'device_ids: at {place}, no {self._participation.name} owns the device in round'
         f' {self.num_rounds}; append it to the table of units first'
       )
     return places, units

@@ -17,7 +17,6 @@ import dataclasses
 import functools
 import math
 import os
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,6 +28,7 @@ from fl_dpftrl.logs import keys, refusals
 from fl_dpftrl.participation.accounting import gaussian, guarantees
 from fl_dpftrl.prove.auditing import canary_records, guesses, result
 from fl_dpftrl.prove.replaying import opened_runs, replays
+from fl_dpftrl.support import callers
 from fl_dpftrl.support.files import json_files, mark, paths
 
 SHOWN, LEVEL = 0.05, 1e-3
@@ -230,5 +230,5 @@ def shown(runs: Sequence[str | os.PathLike[str]], delta: float) -> RunAudit | No
   try:
     return audit_run(runs[0], delta=delta)
   except (mark.LostStateError, refusals.LogError) as error:
-    warnings.warn(f'there is no audit by canaries: {error}', stacklevel=2)
+    callers.warn(f'there is no audit by canaries: {error}')
     return None

@@ -43,7 +43,8 @@ from fl_dpftrl.prove.replaying import (
 from fl_dpftrl.support.files import durable, json_files, paths
 from fl_dpftrl.support.text import messages, roundings
 
-SUMS, STATEMENT, UNITS = 'SHA256SUMS', 'statement.json', 'units.parquet'
+SUMS, STATEMENT, UNITS = 'SHA256SUMS', 'statement.json', unit_tables.NAME
+_UNSTATED = 'the log states none: it is that of whoever replayed'
 
 _LINE = re.compile(r'([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._-]{0,199})')
 _LISTED, _BLOCK = 20, 1 << 20  # sentences; bytes
@@ -96,13 +97,12 @@ def write_evidence(
     asked[replay_arguments.CLAIM] = claim
   with durable.building(folder) as temporary:
     opened, originals = [], dict[str, Any]()
-    for run, prefix in zip(runs, _prefixes(len(runs))):
+    for run, entry, prefix in zip(runs, asked['runs'], _prefixes(len(runs))):
       originals |= _store_log(temporary, prefix, run)
       _write(temporary / f'{prefix}{run_claim.NAME}', run.claim.to_json())
       if run.units is not None:
         run.units.save(temporary / f'{prefix}{UNITS}', run.log.layout.first_round)
-      log = _opened(temporary, prefix, replay_arguments.for_run(run))
-      opened.append(dataclasses.replace(run, log=log))
+      opened.append(dataclasses.replace(run, log=_opened(temporary, prefix, entry)))
     if population is not None:
       population_runs.store(population, temporary, UNITS)
     try:
@@ -120,8 +120,7 @@ def write_evidence(
     if certified.document is not None:
       _write(temporary / certificates.NAME, certified.document)
     _write(temporary / STATEMENT, _document(statement, asked, temporary))
-    lines = (f'{_digest(path)}  {path.name}\n' for path in sorted(temporary.iterdir()))
-    sums = ''.join(lines).encode()
+    sums = b''.join(f'{_digest(p)}  {p.name}\n'.encode() for p in sorted(temporary.iterdir()))
     durable.write_durably(temporary / SUMS, sums, private=True)
     check_folder(folder)
   return hashlib.sha256(sums).hexdigest()
@@ -164,8 +163,9 @@ def verify(
   population: population_runs.PopulationRuns | None = None
   for entry, prefix in zip(asked['runs'], prefixes):
     opens = functools.partial(lambda *of: runs.append(_run(folder, *of)), prefix, entry)
-    detail = 'it is that of the log, and of its strategy'
-    checks.append(_check(f'{prefix}claim', opens, detail))
+    check = _check(f'{prefix}claim', opens, 'it is that of the log, and of its strategy')
+    is_unstated = not check.found and runs[-1].stated is None
+    checks.append(check._replace(detail=_UNSTATED) if is_unstated else check)
   statement: statements.Statement | None = None
   certified = certificates.Certified(None, ())
 

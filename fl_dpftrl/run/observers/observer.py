@@ -3,11 +3,10 @@
 import contextlib
 import os
 import pathlib
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from fl_dpftrl.support import metrics
+from fl_dpftrl.support import callers, metrics
 from fl_dpftrl.support.text import messages
 
 Measurements = Mapping[str, Any]
@@ -122,8 +121,7 @@ class Observers(Observer):
         if not self._warns:
           raise
         place = 'the run' if round_index is None else f'round {round_index}'
-        warnings.warn(
+        callers.warn(
           f'{type(observer).__name__}.{hook} of {place} raised {type(error).__name__}:'
-          f' {messages.one_line(error)}; no round is lost by it',
-          stacklevel=2,
+          f' {messages.one_line(error)}; no round is lost by it'
         )

@@ -5,11 +5,11 @@ import os
 import pathlib
 import socket
 import time
-import warnings
 from collections.abc import Mapping
 from typing import Any, BinaryIO, ClassVar
 
 from fl_dpftrl.run.observers import apart, observer
+from fl_dpftrl.support import callers
 from fl_dpftrl.support.text import messages
 
 TENSORBOARD_NAME = 'tensorboard'
@@ -175,9 +175,8 @@ class MLflow(_Tracker):
     if refused:
       self._refused |= refused.keys()
       name, error = next(iter(refused.items()))
-      warnings.warn(
-        messages.one_line(f'MLflow refuses {len(refused)} metrics, such as {name!r}: {error}'),
-        stacklevel=2,
+      callers.warn(
+        messages.one_line(f'MLflow refuses {len(refused)} metrics, such as {name!r}: {error}')
       )
 
   def _finish(self):

@@ -121,8 +121,6 @@ def train(
   if not isinstance(aggregator, factories.CorrelatedNoiseFactory):
     raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
   num_rounds = checks.whole(num_rounds=num_rounds)
-  if population is not None and population.names is not None:
-    raise ValueError('population: train compares cohorts by ids, and this one has names of them')
   _check_strategy(folder / files.NAME, aggregator.strategy)
   column = id_columns.column(clients, 'clients')
   id_spellings.check(column, 'clients')

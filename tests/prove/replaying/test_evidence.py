@@ -119,6 +119,9 @@ def test_evidence_of_several_runs_and_of_logs_of_other_systems(tmp_path):
   dpftrl.write_evidence(tmp_path / 'two', given, delta=1e-6, adjacency='replace_one')
   found = dpftrl.verify(tmp_path / 'two')
   assert found.passed, found.checks
+  details = {check.name: check.detail for check in found.checks}
+  assert details['run-1-claim'] == 'it is that of the log, and of its strategy'
+  assert details['run-2-claim'] == 'the log states none: it is that of whoever replayed'
   edit(tmp_path / 'two', 'run-2-claim.json', lambda c: c.update(noise_multiplier=4.0))
   assert wrong(tmp_path / 'two').keys() == {'statement', 'certificate', 'guarantee'}
   (tmp_path / 'two' / 'certificate.json').unlink()

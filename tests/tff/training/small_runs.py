@@ -91,15 +91,17 @@ def run(
   say=None,
   published=0,
   num_rounds=NUM_ROUNDS,
+  claim=None,
+  **options,
 ):
   """Trains in a folder; returns the last checkpoint, what was released, and what was said."""
   watching, warnings = Watching(), []
-  options = {'say': say or warnings.append, 'published': published, 'delta': 1e-6}
+  options |= {'say': say or warnings.append, 'published': published, 'delta': 1e-6}
   with pytest.MonkeyPatch.context() as patched:
     steps.watch(on_step, patched.setattr)
     with loop.TrainingRun(
       folder,
-      CLAIM,
+      claim or CLAIM,
       max_rounds=num_rounds,
       process=process or Process(),
       observers=observer.Observers([*observers, watching], folder),
