@@ -3,6 +3,7 @@ import gc
 import importlib.util
 import os
 import pathlib
+import shutil
 import signal
 import tempfile
 
@@ -16,6 +17,14 @@ import pytest
 from fl_dpftrl.claims import lattice_units
 from fl_dpftrl.mechanisms import undoing
 from fl_dpftrl.mechanisms.files import documents
+from fl_dpftrl.mechanisms.sensitivities import gram_search
+
+# Syncs and removals of many small files take a quarter of the time of tests on a disk. What is
+# lost with power is up to the disk of tests/run/test_protocol.py, wherever its files are.
+_MEMORY = pathlib.Path('/dev/shm')
+if 'TMPDIR' not in os.environ and os.access(_MEMORY, os.W_OK):
+  if shutil.disk_usage(_MEMORY).free >= 8 << 30:
+    os.environ['TMPDIR'] = tempfile.tempdir = str(_MEMORY)
 
 # TensorFlow has a million objects: to look through them for garbage takes up to a
 # tenth of the time of its tests, where it is done as often as Python does by itself.
@@ -85,6 +94,7 @@ def _put_long_modules_first(items):
 def checked_once():
   """What is the same for each use of a strategy is computed once: up to a second at 4096 rounds."""
   check, farthest, known = undoing.check_undoes, lattice_units.Unit.farthest, {}
+  worst, limits = gram_search.worst_square, ('_MOST_STEPS', '_MOST_VISITS', '_MOST_SIGNED')
 
   def once(compute, *of, strategy):
     each = (strategy, getattr(strategy, 'strategy', strategy))  # A stamped one has another inside.
@@ -101,7 +111,14 @@ def checked_once():
   def farthest_of(unit, strategy):
     return once(lambda: farthest(unit, strategy), unit.shift, 'farthest', strategy=strategy)
 
+  def worst_square(gram, *of):  # The search for the worst pattern of a Gram matrix.
+    key = gram.tobytes(), *of, *(getattr(gram_search, limit) for limit in limits)
+    if key not in known:
+      known[key] = worst(gram, *of)
+    return known[key]
+
   with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(gram_search, 'worst_square', worst_square)
     patch.setattr(undoing, 'check_undoes', check_undoes)
     patch.setattr(lattice_units.Unit, 'farthest', farthest_of)
     yield

@@ -637,9 +637,9 @@ class Protocol(stateful.RuleBasedStateMachine):
     return dpftrl.MinSep(n, min(gaps, default=n), max(map(len, took_part.values())))
 
 
-def run_machine(kind, num_examples, forgets=lambda path: False):
-  name = kind.__name__
-  machine = type(name, (Protocol,), {'kind': kind, 'forgets': staticmethod(forgets)})
+def run_machine(kind, num_examples, forgets=lambda path: False, **more_rules):
+  attributes = {'kind': kind, 'forgets': staticmethod(forgets), **more_rules}
+  machine = type(kind.__name__, (Protocol,), attributes)
   settings = hypothesis.settings(
     max_examples=num_examples,
     stateful_step_count=40,
@@ -666,8 +666,10 @@ def check_noticed(kind, end):
   def forgets(path):
     return path.endswith(end) or f'/{end}' in path
 
+  # Power is lost as often as all else together: what is noticed at all is so in few examples.
+  losses = {f'lose_power_{i}': stateful.rule()(lambda self: self.die(True)) for i in range(10)}
   with pytest.raises(BaseException, match='') as raised:
-    run_machine(kind, 60, forgets)
+    run_machine(kind, 60, forgets, **losses)
   assert not isinstance(raised.value, KeyboardInterrupt)
 
 
