@@ -27,7 +27,7 @@ COMMANDS = {
   'audit': 'tests the noise and clipping of a mechanism, or a run by its canaries',
   'verify': 'computes everything in an evidence folder again, and says what does not fit',
   'prove': 'proves the figures of a certificate, by a program that shares no code with this one',
-  'forget': 'erases ids of devices, or people, from a population, whose statements stay as they are',
+  'forget': 'erases ids of devices or people from a population, whose statements stay as they are',
 }
 # Other names of commands.
 _SAME = {'calibrate': 'account'}
