@@ -21,7 +21,7 @@ from typing import Any
 import fl_dpftrl as dpftrl
 from experiments.finetune import data, export, flags, plan, secret_texts, settings, train
 from experiments.stackoverflow import command_line
-from fl_dpftrl.prove.reports import model_card, registry_entry
+from fl_dpftrl.prove.reports import registry_entry
 from fl_dpftrl.support.files import paths
 
 
@@ -76,7 +76,7 @@ def finetune(given: Any) -> str:
   audit = given.canaries and dpftrl.audit_run(folder, delta=chosen.delta)
   facts = {'name': f'LoRA of {frozen.name}: {units.source}', 'base_model': frozen.name}
   entry = registry_entry.write_entry(folder / 'registry.json', statement, facts, audit=audit)
-  model_card.write_card(folder / 'README.md', entry, 'registry.json')
+  registry_entry.write_card(folder / 'README.md', entry, 'registry.json')
   lines = {f'Held out: {len(task.held_out_tokens)} ({units.source})': 'perplexity   next token'}
   for label, outcome in outcomes.items():
     lines[f'  {label}'] = f'{outcome["perplexity"]:8.2f} {100 * outcome["accuracy"]:10.2f} %'

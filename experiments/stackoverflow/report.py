@@ -8,7 +8,7 @@ from typing import Any
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, datasets
 from fl_dpftrl.logs import ledger_format
-from fl_dpftrl.prove.reports import model_card, registry_entry
+from fl_dpftrl.prove.reports import registry_entry
 from fl_dpftrl.support import metrics
 from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.support.text import messages, roundings
@@ -77,7 +77,7 @@ def write(
   entry = registry_entry.write_entry(
     trained.folder / 'registry.json', trained.statement, facts, model=trained.folder / 'model.npz'
   )
-  model_card.write_card(trained.folder / 'README.md', entry, 'registry.json')
+  registry_entry.write_card(trained.folder / 'README.md', entry, 'registry.json')
   width = max(len(name) for name, _ in lines) + 2
   return '\n'.join(
     f'{name:<{width}}{messages.one_line(text, limit=_LONGEST)}' for name, text in lines

@@ -208,10 +208,10 @@ def _facts(args: argparse.Namespace) -> dict[str, str]:
       raise ValueError(f'--{name}={getattr(args, name)} needs --registry')
   if not args.registry:
     return {}
-  from fl_dpftrl.prove.reports import model_card, registry_entry
+  from fl_dpftrl.prove.reports import registry_entry
 
   if args.model_card:
-    model_card.check_path(args.model_card)
+    registry_entry.check_card_path(args.model_card)
   return registry_entry.read_facts(args.operator) if args.operator else {}
 
 
@@ -254,13 +254,13 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
     )
     print(f'fl-dpftrl: digest of {args.evidence}: {digest}', file=sys.stderr)
   if args.registry:
-    from fl_dpftrl.prove.reports import model_card, registry_entry
+    from fl_dpftrl.prove.reports import registry_entry
 
     entry = registry_entry.write_entry(
       args.registry, statement, result.facts, model=model, evidence=args.evidence, audit=audit
     )
     if args.model_card:
-      model_card.write_card(args.model_card, entry, os.path.basename(args.registry))
+      registry_entry.write_card(args.model_card, entry, os.path.basename(args.registry))
 
 
 def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | None:

@@ -18,7 +18,7 @@ import json
 import os
 import pathlib
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl.logs import keys, refusals
-from fl_dpftrl.support.files import mark
+from fl_dpftrl.support.files import durable, mark
 from fl_dpftrl.support.text import messages
 
 NAME = 'participation.parquet'
@@ -42,6 +42,9 @@ MARK_SUFFIX = '.mark'
 """Ends the name of a mark, in place of the .parquet of its log."""
 
 _SEALED = b'sealed'
+SEALED = 'the run is over for ever, as its population was told'
+"""Why no round may follow in a sealed log."""
+
 TABLES = (
   # The digest says too whether further rounds may follow.
   'CREATE TABLE claim (metadata TEXT NOT NULL, run BLOB NOT NULL, sha256 TEXT NOT NULL)',
@@ -363,3 +366,25 @@ def in_one_line(path: pathlib.Path) -> Iterator[None]:
       number = errno.ENOSPC if 'full' in str(error) else errno.EIO
       raise OSError(number, str(error), str(path)) from error
     raise refusals.LogError(f'{path}: is no ledger, or damaged: {error}') from error
+
+
+def seal(log: str | os.PathLike[str], check: Callable[[State], None]) -> None:
+  """Lets no further round be recorded in a log, durably.
+
+  Args:
+    check: called with the state of its ledger before that; what it raises leaves all as it was.
+
+  Raises:
+    ValueError: if a process has it open.
+    LogError: for a ledger that is damaged.
+    OSError: if it cannot be written, or is not there.
+  """
+  file, marked = path_of(log), mark_of(log)
+  with durable.exclusive(marked), in_one_line(file):
+    with contextlib.closing(connected(file)) as database:
+      state = read(file, database, mark.read(marked))
+      check(state)
+      if not state.is_sealed:
+        database.execute('BEGIN IMMEDIATE')
+        write_claim(database, state.claim, state.run, is_sealed=True)
+        database.execute('COMMIT')

@@ -25,15 +25,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.logs import (
-  claim_json,
-  id_columns,
-  id_spellings,
-  ledger_format,
-  log_tables,
-  refusals,
-  sealing,
-)
+from fl_dpftrl.logs import claim_json, id_columns, id_spellings, ledger_format, log_tables, refusals
 from fl_dpftrl.support.files import durable, mark
 
 _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
@@ -112,7 +104,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
 
   @property
   def is_sealed(self) -> bool:
-    """True if no round may follow; see `sealing`."""
+    """True if no round may follow; see `ledger_format.seal`."""
     return self._state.is_sealed
 
   @property
@@ -204,7 +196,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     if operator.index(first) != state.num_rounds:
       raise ValueError(f'the next round of the log is {state.num_rounds}, got {first}')
     if state.is_sealed:
-      raise ValueError(f'{self.path} is sealed: {sealing.SEALED}')
+      raise ValueError(f'{self.path} is sealed: {ledger_format.SEALED}')
     log_tables.file_metadata(first + len(columns), None)  # Refuses a round too many.
     if type(timestamp) is not int or abs(timestamp) > log_tables.MOST_SECONDS:
       log_tables.utc_seconds('timestamp', [timestamp])

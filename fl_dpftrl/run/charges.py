@@ -11,14 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from fl_dpftrl.claims import population_claim, run_claim
-from fl_dpftrl.logs import (
-  id_spellings,
-  ledger_format,
-  population_ledger,
-  pseudonyms,
-  refusals,
-  sealing,
-)
+from fl_dpftrl.logs import id_spellings, ledger_format, population_ledger, pseudonyms, refusals
 from fl_dpftrl.mechanisms import base
 from fl_dpftrl.mechanisms.files import documents, files
 from fl_dpftrl.participation.rules import separations
@@ -164,7 +157,7 @@ class Charges:
       ValueError: for ids of another type than those of other runs, or in another spelling.
     """
     if self._state.runs[place].has_ended:
-      raise ValueError(f'no round may follow: {sealing.SEALED}')
+      raise ValueError(f'no round may follow: {ledger_format.SEALED}')
     self.check_kind(units)
     if len(units):
       if self._state.spellings.collisions(units).any():

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import id_columns, ledgers, refusals, sealing, unit_tables
+from fl_dpftrl.logs import id_columns, ledger_format, ledgers, refusals, unit_tables
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.rules import per_units
@@ -212,7 +212,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     self, t: int, device_ids: id_columns.Ids, at_most: int | None
   ) -> admission.Admission:
     if self.log.is_sealed:
-      raise BudgetSpentError(f'round {t} may not follow: {sealing.SEALED}')
+      raise BudgetSpentError(f'round {t} may not follow: {ledger_format.SEALED}')
     if self._planned is not None and t >= self._planned:
       raise BudgetSpentError(f'round {t} is beyond the {self._planned} rounds that there are')
     if self._budget is not None and t >= self._budget.max_rounds:

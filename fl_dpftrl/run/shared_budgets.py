@@ -17,7 +17,6 @@ from fl_dpftrl.logs import (
   population_ledger,
   pseudonyms,
   refusals,
-  sealing,
 )
 from fl_dpftrl.run import charges
 from fl_dpftrl.support.files import durable, paths
@@ -204,7 +203,7 @@ class Population(charges.Charges):
             f'{folder}: lacks rounds that were reserved; open and close it first'
           )
 
-      sealing.seal(folder / ledger_format.NAME, check)
+      ledger_format.seal(folder / ledger_format.NAME, check)
       for name in _SECRETS:
         with contextlib.suppress(FileNotFoundError):
           shutil.rmtree(folder / name)

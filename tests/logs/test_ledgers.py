@@ -20,15 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import (
-  keys,
-  ledger_format,
-  ledgers,
-  log_tables,
-  participation_log,
-  refusals,
-  sealing,
-)
+from fl_dpftrl.logs import keys, ledger_format, ledgers, log_tables, participation_log, refusals
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.support.files import mark
 from tests import forks, made
@@ -270,10 +262,10 @@ def test_a_log_whose_state_is_refused_is_not_sealed(path):
     raise refusals.LogError(f'has {state.num_rounds} rounds')
 
   with pytest.raises(refusals.LogError, match='has 4 rounds'):
-    sealing.seal(path, refuse)
+    ledger_format.seal(path, refuse)
   with opened(path) as log:
     log.append(4, ['z'], 500)
-  sealing.seal(path, lambda state: None)
+  ledger_format.seal(path, lambda state: None)
   with opened(path) as log, pytest.raises(ValueError, match='over for ever'):
     log.append(5, ['z'], 500)
 

@@ -1,7 +1,8 @@
-"""The entry of a run in a registry of deployments: what may be published, and what operators say.
+"""The entry of a run in a registry of deployments, and a model card with its guarantee.
 
-Fields are those of the registry of deployments (arXiv 2509.13509) and of NIST SP 800-226; the JSON
-schema is docs/registry-entry.schema.json.
+An entry has what may be published, and what operators say. Fields are those of the registry of
+deployments (arXiv 2509.13509) and of NIST SP 800-226; the JSON schema is
+docs/registry-entry.schema.json.
 """
 
 import hashlib
@@ -17,9 +18,11 @@ from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.prove.auditing import run_audit
 from fl_dpftrl.prove.replaying import assumption_sentences, certificates, publication, statements
+from fl_dpftrl.prove.reports import page
 from fl_dpftrl.support.files import durable, json_files
 from fl_dpftrl.support.text import messages
 
+_MARK = '<!-- fl_dpftrl '  # after a card
 _SECTIONS = {
   'deployment': ('name', 'curator', 'use', 'product', 'licence', 'contact', 'published'),
   'model': ('delta_reason', 'deployment_model'),
@@ -178,3 +181,39 @@ def _curve(public: statements.Statement) -> list[list[float]] | None:
     [n, run_claim.compose([claim], [claim.answers.within(n)], terms).epsilon()]
     for n in dict.fromkeys(points)
   ]
+
+
+def check_card_path(path: str | os.PathLike[str]) -> None:
+  """Raises ValueError for a file that is there, unless it is a card and nobody has changed it."""
+  if os.path.exists(path):
+    text = pathlib.Path(path).read_text('utf-8', errors='replace')
+    if text != _marked(text.rpartition(_MARK)[0]):
+      raise ValueError(
+        f'model_card={path} has text that is not of this program; name another file, and copy it'
+      )
+
+
+def write_card(
+  path: str | os.PathLike[str], entry: json_files.Object, entry_name: str | None = None
+) -> None:
+  """Writes a head in YAML, and sentences; ValueError for a file with text of somebody else.
+
+  Args:
+    path: Markdown file.
+    entry: of a registry, as `write_entry` returns it.
+    entry_name: name of the file of the entry, beside the card.
+  """
+  check_card_path(path)
+  said = entry['deployment'] | entry['model'] | entry['data'] | entry['practice']
+  text = page.render(
+    'model_card.md',
+    entry=entry,
+    entry_name=entry_name,
+    said={name: text for name, text in said.items() if name != 'said_by'},
+    groups=assumption_sentences.GROUPS,
+  )
+  durable.write_durably(path, _marked(f'{text}\n').encode())
+
+
+def _marked(text: str) -> str:
+  return f'{text}{_MARK}{hashlib.sha256(text.encode()).hexdigest()} -->\n'

@@ -3,18 +3,24 @@
 import importlib
 import os
 import pathlib
+import queue
 import socket
+import threading
 import time
-from collections.abc import Mapping
-from typing import Any, BinaryIO, ClassVar
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from typing import Any, BinaryIO, ClassVar, TypeVar
 
-from fl_dpftrl.run.observers import apart, observer
+from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support import callers
 from fl_dpftrl.support.text import messages
 
 TENSORBOARD_NAME = 'tensorboard'
 _ROUND = 'round'  # axis of Weights & Biases
+SECONDS = 8.0  # longest wait for a call; without a network, libraries try for minutes
 _REFUSED = 'INVALID_PARAMETER_VALUE'  # MLflow's code for a name that it does not take
+_Result = TypeVar('_Result')
+_Call = tuple[futures.Future, Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class TensorBoard(observer.Observer):
@@ -82,7 +88,7 @@ class _Tracker(observer.Observer):
     """Takes arguments of the tracker's run; `exact` sends numbers that lack the noise, too."""
     self._exact, self._settings = exact, settings
     self._module = _library(self.library, type(self).__name__)
-    self._apart = apart.Apart(type(self).__name__)
+    self._apart = Apart(type(self).__name__)
     self._is_begun = False
 
   def begin(self, run, round_index=None):
@@ -216,3 +222,37 @@ def _library(package: str, name: str) -> Any:
 
 def _numbers(measurements: observer.Measurements) -> dict[str, float]:
   return {n: v for n, v in measurements.items() if isinstance(v, (int, float))}
+
+
+class Apart:
+  """Makes calls of a library in a thread of their own, one after another; no program waits long."""
+
+  def __init__(self, library: str):
+    self._library = library
+    self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+    self._last: futures.Future | None = None
+    threading.Thread(target=_make, args=(self._calls,), name=library, daemon=True).start()
+
+  def __call__(self, function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
+    """Returns what the function returns; TimeoutError if it takes longer, or waits for others."""
+    is_late = self._last is not None and not self._last.done()
+    self._last = future = futures.Future[_Result]()
+    self._calls.put((future, function, args, kwargs))
+    try:
+      return future.result(0.0 if is_late else SECONDS)
+    except TimeoutError:
+      if future.done():
+        raise
+      raise TimeoutError(
+        f'{self._library} does not answer within {SECONDS:g} s; is there a network?'
+      ) from None
+
+
+def _make(calls: queue.SimpleQueue[_Call]) -> None:
+  while True:
+    future, function, args, kwargs = calls.get()
+    try:
+      future.set_result(function(*args, **kwargs))
+    except BaseException as error:
+      future.set_exception(error)
+    del future, function, args, kwargs

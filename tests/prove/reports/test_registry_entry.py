@@ -9,7 +9,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import dispatch
 from fl_dpftrl.prove.replaying import certificates, opened_runs, replays
-from fl_dpftrl.prove.reports import model_card, registry_entry
+from fl_dpftrl.prove.reports import registry_entry
 from tests import every_participation, made
 from tests.prove.auditing import canary_runs
 from tests.prove.replaying.in_memory import log_of
@@ -126,7 +126,7 @@ def test_a_void_run_has_no_figures_and_its_card_no_tag(tmp_path, kind):
   names = ('epsilon', 'rho', 'mu', 'epsilon_if_planned_for')
   assert [entry['privacy'][name] for name in names] == [None] * 4 and entry['claims']['void']
   assert 'SEED' not in json.dumps(entry)
-  model_card.write_card(tmp_path / 'README.md', entry)
+  registry_entry.write_card(tmp_path / 'README.md', entry)
   card = (tmp_path / 'README.md').read_text()
   assert 'no privacy guarantee' in card
   assert not any(words in card for words in ('differential', 'Trained with', 'ε ='))
@@ -139,8 +139,8 @@ def test_a_schema_that_was_not_kept_leaves_the_worst_case(tmp_path):
   assert entry['privacy']['epsilon_if_planned_for'] is None
   assert entry['mechanisms'][0]['participation']['min_sep'] == 4  # Not what was declared.
   broken, kept = tmp_path / 'broken.md', tmp_path / 'kept.md'
-  model_card.write_card(broken, entry)
-  model_card.write_card(kept, entry_of(tmp_path)[0])
+  registry_entry.write_card(broken, entry)
+  registry_entry.write_card(kept, entry_of(tmp_path)[0])
   counts = [p.read_text().count('declared before the run was not kept') for p in (broken, kept)]
   assert counts == [1, 0]
   without, _ = entry_of(tmp_path, run_of(participation=None))
@@ -168,7 +168,7 @@ def test_the_card_says_what_the_entry_does(tmp_path):
   yaml = pytest.importorskip('yaml')
   hostile = FACTS | {'name': 'A: "b" <script>\n---\n# c', 'licence': "it's: {x}"}
   entry, statement = entry_of(tmp_path, facts=hostile)
-  model_card.write_card(tmp_path / 'README.md', entry, 'entry.json')
+  registry_entry.write_card(tmp_path / 'README.md', entry, 'entry.json')
   card = (tmp_path / 'README.md').read_text()
   start, head, body = card.split('---\n', 2)
   head = yaml.safe_load(head)
@@ -186,13 +186,13 @@ def test_the_card_says_what_the_entry_does(tmp_path):
 def test_text_of_somebody_else_is_not_overwritten(tmp_path):
   entry, _ = entry_of(tmp_path)
   path = tmp_path / 'README.md'
-  model_card.write_card(path, entry)
-  model_card.write_card(path, entry | {'made_by': 'a later one'})  # Nobody has changed it.
+  registry_entry.write_card(path, entry)
+  registry_entry.write_card(path, entry | {'made_by': 'a later one'})  # Nobody has changed it.
   assert 'a later one' in path.read_text()
   for text in (path.read_text() + 'More.\n', path.read_text().replace('zeros', 'ones'), '# Mine\n'):
     path.write_text(text)
     with pytest.raises(ValueError, match='has text that is not of this program'):
-      model_card.write_card(path, entry)
+      registry_entry.write_card(path, entry)
     assert path.read_text() == text
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.participation.rules import sampling
-from fl_dpftrl.run.observers import apart, trackers
+from fl_dpftrl.run.observers import trackers
 from tests import made
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -215,7 +215,7 @@ def test_a_tracker_that_does_not_answer_is_one_warning_and_gets_nothing(tmp_path
     active_run=lambda: None, start_run=lambda: waiting.wait(), log_metrics=calls.append
   )
   monkeypatch.setitem(sys.modules, 'mlflow', fake)
-  monkeypatch.setattr(apart, 'SECONDS', 0.01)
+  monkeypatch.setattr(trackers, 'SECONDS', 0.01)
   with pytest.warns(UserWarning, match='MLflow could not begin: MLflow does not answer') as caught:
     with aggregator(tmp_path / 'run', dpftrl.observers.MLflow()) as run:
       release(run)
@@ -224,12 +224,12 @@ def test_a_tracker_that_does_not_answer_is_one_warning_and_gets_nothing(tmp_path
 
 
 def test_calls_that_are_late_are_made_in_order(monkeypatch):
-  monkeypatch.setattr(apart, 'SECONDS', 0.01)
-  calls, seen, waiting = apart.Apart('MLflow'), [], threading.Event()
+  monkeypatch.setattr(trackers, 'SECONDS', 0.01)
+  calls, seen, waiting = trackers.Apart('MLflow'), [], threading.Event()
   for call in (waiting.wait, lambda: seen.append(1)):
     with pytest.raises(TimeoutError, match='does not answer'):
       calls(call)
-  monkeypatch.setattr(apart, 'SECONDS', 20.0)
+  monkeypatch.setattr(trackers, 'SECONDS', 20.0)
   waiting.set()
   while not calls._last.done():
     pass
