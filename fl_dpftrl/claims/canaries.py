@@ -5,9 +5,7 @@ import hashlib
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from fl_dpftrl.logs import id_spellings
 from fl_dpftrl.support import checks
 
 _BITS = 22  # of an id, for the number of a canary
@@ -43,13 +41,17 @@ class Canaries:
       period *= max(1, schema.num_rounds // (period * schema.participations))
     return np.arange(t % period, self.number, period)
 
-  def ids(self, run: str, kind: pa.DataType) -> pa.Array:
+  def ids(self, run: str, kind: Any) -> Any:
     """Returns the ids of all canaries, which no device of the run may have.
 
     Args:
       run: random identity of the run, in hexadecimal: another run has other ids.
       kind: type of the ids in its log, whole numbers or text.
     """
+    import pyarrow as pa  # Slow to load, and no account of noise needs it.
+
+    from fl_dpftrl.logs import id_spellings
+
     if not pa.types.is_integer(kind):
       names = [f'{id_spellings.CANARY}{run}-{j}' for j in range(self.number)]
       return pa.array(names, pa.string() if pa.types.is_null(kind) else kind)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import lapack
+import scipy
 
 from fl_dpftrl.mechanisms import workloads
 
@@ -124,7 +124,7 @@ def blocks(coefficients: np.ndarray) -> Iterator[BandBlock]:
     rows = slice(start, min(start + size, num_rounds))
     window, stop = len(covariance), rows.stop
     matrix = dense_rows(coefficients[rows])[:, most - window :]
-    inverse, _ = lapack.dtrtri(matrix[:, window:], lower=1)
+    inverse, _ = scipy.linalg.lapack.dtrtri(matrix[:, window:], lower=1)
     transition = -(inverse @ matrix[:, :window])
     joint = np.empty((window + stop - start, window + stop - start))
     joint[:window, :window] = covariance

@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from fl_dpftrl.mechanisms import linear_noise, schemas, workload_error, workloads
 from fl_dpftrl.mechanisms.schemas import check_num_rounds as check_num_rounds

@@ -5,7 +5,7 @@ import math
 from typing import ClassVar
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from fl_dpftrl.mechanisms import base, schemas
 from fl_dpftrl.mechanisms.sensitivities import gram_search, kinds, patterns

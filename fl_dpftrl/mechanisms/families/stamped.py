@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from fl_dpftrl.mechanisms import base, linear_noise, schemas, workloads
 from fl_dpftrl.mechanisms.sensitivities import endless, gram_search, independent_blocks, kinds

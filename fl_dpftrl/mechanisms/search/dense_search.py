@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from fl_dpftrl.mechanisms import base, schemas
 from fl_dpftrl.mechanisms.search import factorization, search_problem

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from fl_dpftrl.mechanisms import schemas, workloads
 from fl_dpftrl.mechanisms.families import dense

@@ -6,7 +6,7 @@ Both handle points outside the domain. The value there is not finite, and the gr
 from collections.abc import Callable
 
 import numpy as np
-import scipy.optimize
+import scipy
 
 from fl_dpftrl.mechanisms.search import search_problem
 

@@ -8,7 +8,7 @@ after the last one in an earlier block.
 from collections.abc import Callable
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from fl_dpftrl.mechanisms import schemas, workloads
 from fl_dpftrl.mechanisms.sensitivities import gram_search, kinds, patterns
