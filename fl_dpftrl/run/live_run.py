@@ -13,7 +13,7 @@ from fl_dpftrl.logs import id_columns, ledger_format, participation_log, unit_ta
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation import accounting
 from fl_dpftrl.participation.accounting import gaussian
-from fl_dpftrl.prove.auditing import run_audit
+from fl_dpftrl.prove.auditing import canary_records, run_audit
 from fl_dpftrl.prove.replaying import opened_runs, publication, replays, statements, verdicts
 from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import budget, continued_claims, guards, live_round, shared_budgets, status
@@ -51,6 +51,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     exact_metrics: Sequence[str] = (),
     setting: settings.Setting = settings.Setting(),
     is_private: bool = False,
+    num_coordinates: int | None = None,
   ):
     """Opens a folder; one with a run of this claim is continued at its next round.
 
@@ -64,6 +65,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
         docs/units.md.
       population: `Population` on whose budgets all its runs draw together; its δ is that of the run
         if none is given.
+      num_coordinates: coordinates of an update, for the claim's canaries.
 
     Raises:
       ValueError: for an argument out of range, a budget that is too small for one round, and a
@@ -92,7 +94,12 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     self.claim, self._turns = self.guard.claim, live_round.Turns(self.folder, watching)
     self._is_ended = False  # For observers.
     try:
-      self.claim.save(self.folder, self.guard.log.run, begun=self.next_round > 0)
+      identity, begun = self.guard.log.run, self.next_round
+      self.claim.save(self.folder, identity, begun=begun > 0)
+      self._records: canary_records.CanaryRecords | None = None
+      if claim.canaries is not None:
+        facts = self.folder, claim, identity, num_coordinates, begun
+        self._records = canary_records.CanaryRecords(*facts)
     except BaseException:
       self.guard.log.release()
       raise

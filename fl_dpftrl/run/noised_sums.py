@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.prove.auditing import canary_records
 from fl_dpftrl.run import noise_rows, release, released, structures, sums
 
@@ -26,9 +25,9 @@ class NoisedSums:
     coordinates: 'release.Release',
     rows: noise_rows.NoiseRows,
     table: released.ReleasedTable,
+    records: canary_records.CanaryRecords | None = None,
     *,
     zeroing_norm: float | None = None,
-    records: canary_records.CanaryRecords | None = None,
   ):
     self.template, self.coordinates, self.rows, self.table = template, coordinates, rows, table
     self._records, self._has_noise = records, bool(coordinates.claim.noise_multiplier)
@@ -39,8 +38,8 @@ class NoisedSums:
     clip_norm = self.table.clip_norm
     self._sum.begin(clip_norm)
     if self._records is not None:
-      for number in canaries[self._records.coins[canaries]]:
-        self._sum.add([np.float32(clip_norm) * self._records.update(number)[None]])
+      for update in self._records.updates(canaries, clip_norm):
+        self._sum.add([update[None]])
     return clip_norm
 
   def prepare(self) -> None:
@@ -72,7 +71,7 @@ class NoisedSums:
     beside = self.coordinates.beside(total, row)
     if self._records is not None:
       noised = self.coordinates.noised(total, row, slice(self.template.size))
-      self._records.put(t, np.ldexp(noised.astype(np.float64), -lattice.BITS))
+      self._records.put(t, self.coordinates.unit.size * noised, 1.0)  # In clip norms.
     self.table.put(t, beside)
     like = self.template.empty() if like is None else like
     return self.template.packed(mean, like), beside

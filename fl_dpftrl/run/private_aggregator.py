@@ -15,7 +15,6 @@ from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.participation.participation import Participation
-from fl_dpftrl.prove.auditing import canary_records
 from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import (
   admission,
@@ -150,6 +149,7 @@ class PrivateAggregator(live_run.LiveRun):
       units=units,
       population=population,
       setting=settings.Setting(zeroing_norm=self.zeroing_norm),
+      num_coordinates=self.template.size,
     )
     with contextlib.ExitStack() as undo:
       undo.callback(self.guard.log.release)
@@ -161,12 +161,8 @@ class PrivateAggregator(live_run.LiveRun):
       path = self.folder / released.NAME
       table = released.ReleasedTable(path, coordinates, self.guard.log.run, self.next_round)
       undo.callback(table.close)
-      begun_run = self.guard.log.run, self.template.size, self.next_round
-      records = None
-      if canaries is not None:
-        records = canary_records.CanaryRecords(self.folder, canaries, *begun_run)
       self._noised = noised_sums.NoisedSums(
-        self.template, coordinates, rows, table, zeroing_norm=self.zeroing_norm, records=records
+        self.template, coordinates, rows, table, self._records, zeroing_norm=self.zeroing_norm
       )
       rows.prepare()
       undo.pop_all()

@@ -5,11 +5,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_columns, unit_tables
+from fl_dpftrl.prove.auditing import canary_records
 from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import admission, live_round, live_run, shared_budgets
 from fl_dpftrl.run.observers import observer
+from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import paths
 from fl_dpftrl.support.text import messages
 
@@ -46,14 +50,21 @@ class Run(live_run.LiveRun):
     population: shared_budgets.Population | None = None,
     observers: Sequence[observer.Observer] = (),
     setting: settings.Setting = settings.Setting(),
+    num_coordinates: int | None = None,
   ):
     """Opens a folder; see `LiveRun`.
 
     Args:
       observers: see rounds; `dpftrl.observers` has some. Their errors are warnings.
+      num_coordinates: coordinates of an update, if the claim has canaries: the loop adds
+        `canary_updates` of each round to its sum, and tells `released` the sum with noise.
     """
-    if claim.canaries is not None:  # Nobody would add their updates.
-      raise ValueError('claim: canaries are for a PrivateAggregator, which adds their updates')
+    if (claim.canaries is None) != (num_coordinates is None):
+      raise ValueError("num_coordinates, of an update, and the claim's canaries need each other")
+    if claim.canaries is not None:
+      num_coordinates = checks.whole(num_coordinates=num_coordinates)
+      if not isinstance(claim.clip_norm, float):
+        raise ValueError('clip_norm of a claim with canaries must be a number in a Run')
     watching = observer.Observers(observers, paths.local(folder), warns=True)
     super().__init__(
       folder,
@@ -65,6 +76,7 @@ class Run(live_run.LiveRun):
       population=population,
       setting=setting,
       is_private=True,
+      num_coordinates=num_coordinates,
     )
     watching.begin(self)
 
@@ -112,7 +124,8 @@ class Run(live_run.LiveRun):
           candidates, row=row, at_most=at_most, at_least=at_least, timestamp=timestamp
         )
 
-    round_, error = AdmittedRound(self, self._turns, admit, candidates), None
+    round_ = AdmittedRound(self._records, self, self._turns, admit, candidates)
+    error = None
     try:
       yield round_.begin()
     except BaseException as raised:
@@ -132,20 +145,42 @@ class AdmittedRound(live_round.LiveRound):
     turned_away: candidates that may not take part, each with its reason.
   """
 
-  turned_away: tuple[admission.TurnedAway, ...] = ()
+  def __init__(self, records: canary_records.CanaryRecords | None, *arguments: Any):
+    """Makes a round with the records of canaries; the arguments are those of `LiveRound`."""
+    super().__init__(*arguments)
+    self._records, self._canaries = records, np.zeros(0, np.int64)
+    self.turned_away: tuple[admission.TurnedAway, ...] = ()
 
   @property
   def row(self) -> int:
     return self.index
 
-  def released(self, measurements: Mapping[str, Any] = {}) -> None:
+  def canary_updates(self) -> Iterator[np.ndarray]:
+    """Yields updates of canaries, for the loop to clip and add as those of devices.
+
+    Each is a float32 array of num_coordinates. There are none without canaries in the claim.
+    """
+    if self._records is not None:
+      yield from self._records.updates(self._canaries, self._run.claim.clip_norm)
+
+  def released(self, measurements: Mapping[str, Any] = {}, *, noised_sum: Any = None) -> None:
     """Says that the result of the round may be used; observers get the measurements.
 
+    Args:
+      measurements: what has noise, or is public.
+      noised_sum: sum of all updates with its row of noise, shape [num_coordinates], not divided by
+        anything, for the audit of canaries, if there are any.
+
     Raises:
-      ValueError: outside the block of the round, and a second time.
+      ValueError: outside the block of the round, and a second time; for canaries without a
+        noised_sum, or it without canaries; and for another shape, by which the round has failed.
     """
+    if (noised_sum is None) != (self._records is None):
+      raise ValueError("noised_sum, of updates and noise, and the claim's canaries need each other")
     with self._ended():
+      if self._records is not None:
+        self._records.put(self.index, noised_sum, self._run.claim.clip_norm)
       self._measurements = measurements
 
   def _prepare(self, admitted: admission.Admission) -> None:
-    self.turned_away = admitted.turned_away
+    self.turned_away, self._canaries = admitted.turned_away, admitted.canaries

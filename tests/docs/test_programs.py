@@ -120,3 +120,23 @@ def test_a_killed_loop_resumes_and_burns_the_row_of_the_lost_round(names):
   shutil.rmtree('resumed/states')  # Without them, the run would begin anew at the same ε.
   with pytest.raises(mark.LostStateError, match='no state of them is there'):
     run(RESUMES, names)
+
+
+def test_the_loop_takes_canaries_with_the_lines_of_their_page(names):
+  _, text = (pages.DOCS / 'canaries.md').read_text().split('[A loop in TFF]')
+  before, after = [line.partition('#')[0].strip() for line in text.split('```')[1].split('\n')[1:3]]
+  lines = {
+    "'own_loop'": "'with_canaries'",
+    'report_goal=4': 'report_goal=4, canaries=dpftrl.Canaries(4)',
+    'dpftrl.Run(folder, claim,': 'dpftrl.Run(folder, claim, num_coordinates=4,',
+    '        output = process': f'        {before}\n        output = process',
+    "['noise_stddev'])}": "['noise_stddev'])}, noised_sum=noised_sum",
+    '        round_.released(': f'        {after}\n        round_.released(',
+  }
+  program = LOOP
+  for line, changed in lines.items():
+    assert program.count(line) == 1, line
+    program = program.replace(line, changed)
+  run(program, names)
+  audit = dpftrl.audit_run('with_canaries', delta=1e-6)
+  assert audit.passed and (audit.num_released, audit.num_canaries) == (6, 4)

@@ -10,6 +10,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.prove.auditing import canary_records
+from fl_dpftrl.run import observers
 from fl_dpftrl.support.files import mark
 from tests import made
 
@@ -22,15 +23,11 @@ def opened(folder, number=8, norm=1.0, **options):
   return made.aggregator(folder, **PLAIN | dict(canaries=dpftrl.Canaries(number, norm)) | options)
 
 
-def records_of(folder):
-  run = dpftrl.open_run(folder)
-  return canary_records.CanaryRecords(folder, run.claim.canaries, run.log.metadata['fl_dpftrl.run'])
-
-
 def test_directions_are_orthonormal_and_coins_and_files_secret(tmp_path):
   opened(tmp_path / 'run').close()
   run = opened(tmp_path / 'run')
-  updates = np.array([run._noised._records.update(j) for j in range(8)])
+  run._records.coins[:] = True  # All send their updates then.
+  updates = np.array([*run._records.updates(np.arange(8), 1.0)])
   np.testing.assert_allclose(updates @ updates.T, np.eye(8), atol=1e-6)
   assert updates.shape == (8, 9) and (updates == 0.0).all(axis=0).sum() == 1
   folder = tmp_path / 'run' / 'canaries'
@@ -48,7 +45,7 @@ def test_coins_are_fair_and_differ_from_run_to_run(tmp_path):
   coins = []
   for i in range(3):
     with opened(tmp_path / str(i), 4096, template=template) as run:
-      coins.append(run._noised._records.coins)
+      coins.append(run._records.coins)
   assert all(abs(c.mean() - 0.5) < 5 * 0.5 / 64 for c in coins)
   assert abs((coins[0] == coins[1]).mean() - 0.5) < 5 * 0.5 / 64
   assert abs((coins[1] == coins[2]).mean() - 0.5) < 5 * 0.5 / 64
@@ -67,12 +64,11 @@ def test_means_differ_by_the_updates_of_coins_and_by_nothing_else(norm, tmp_path
       claims.append(run.claim.guarantee(run.claim.participation, 1e-6))
       figures.append((run.max_rounds, run.claim.arithmetic))
       if name == 'with':
-        records = run._noised._records
+        records = run._records
         taken = [run.claim.canaries.numbers(t, SCHEMA) for t in range(4)]
   assert statuses[0] == statuses[1] and claims[0] == claims[1] and figures[0] == figures[1]
   for t, (one, other) in enumerate(zip(*rounds)):
-    sent = sum(records.update(j) for j in taken[t] if records.coins[j])
-    expected = min(1.0, 1.0 / norm) * sent / 2
+    expected = min(1.0, 1.0 / norm) * sum(records.updates(taken[t], 1.0)) / 2
     np.testing.assert_allclose(one - other, expected, atol=1e-5)
   counts = [dpftrl.replay(tmp_path / name, delta=1e-6) for name in ('with', 'without')]
   for name in ('num_devices', 'num_participations', 'cohort_sizes', 'participations', 'observed'):
@@ -168,10 +164,10 @@ def test_another_run_has_other_canaries(tmp_path):
 def test_a_run_goes_on_with_its_coins_and_says_what_is_lost(tmp_path):
   folder = tmp_path / 'run'
   with opened(folder) as run:
-    coins = run._noised._records.coins.copy()
+    coins = run._records.coins.copy()
     made.release(run, ['a', 'b'], ONES)
   with opened(folder) as run:
-    assert (run._noised._records.coins == coins).all()
+    assert (run._records.coins == coins).all()
     made.release(run, ['c', 'd'], ONES)
   assert canary_records.released_rounds(folder) == [0, 1]
   with pytest.raises(ValueError, match='canaries'):
@@ -262,14 +258,102 @@ def test_runs_that_cannot_charge_canaries_are_refused(options, words, tmp_path):
     opened(tmp_path / 'run', **options)
 
 
-def test_a_run_that_would_not_add_their_updates_is_refused(tmp_path):
-  claim = made.claim(participation=SCHEMA, canaries=dpftrl.Canaries(4))
-  with pytest.raises(ValueError, match='canaries are for a PrivateAggregator'):
-    dpftrl.Run(tmp_path / 'run', claim)
+CLAIM = made.claim(clip_norm=0.5, participation=SCHEMA, canaries=dpftrl.Canaries(8))
+
+
+def test_a_loop_adds_the_updates_of_canaries_and_tells_the_noised_sum(tmp_path):
+  released = []
+
+  class Watching(observers.Observer):
+    def released(self, run, round_index, measurements):
+      released.append((round_index, measurements))
+
+  options = dict(num_coordinates=9, observers=[Watching()])
+  with dpftrl.Run(tmp_path / 'run', CLAIM, **options) as run:
+    records, noise = run._records, np.arange(9.0)
+    for t in range(4):
+      with run.round([f'{t}-a', f'{t}-b'], at_least=2) as round_:
+        assert round_.device_ids.tolist() == [f'{t}-a', f'{t}-b']
+        updates = list(round_.canary_updates())
+        turn = CLAIM.canaries.numbers(t, SCHEMA)
+        assert len(updates) == records.coins[turn].sum()
+        assert np.array_equal(updates, [*records.updates(turn, 0.5)])
+        assert all(np.linalg.norm(update) == pytest.approx(0.5) for update in updates)
+        with pytest.raises(ValueError, match="noised_sum, .* and the claim's canaries need each"):
+          round_.released({'loss': 1.0})
+        noised_sum = np.sum(updates, axis=0) + noise if updates else noise
+        round_.released({'loss': 1.0}, noised_sum=noised_sum)
+        with pytest.raises(ValueError, match=f'round {t} is not open'):
+          round_.released(noised_sum=noise)
+      expected = [row @ noised_sum / (2.0 * 0.5) for row in _directions(records)]
+      np.testing.assert_allclose(records.releases([t], slice(None))[0], expected, atol=1e-5)
+  assert released == [(t, {'loss': 1.0}) for t in range(4)]
+
+
+def _directions(records):
+  coins, records.coins = records.coins, np.ones(8, bool)
+  rows = [*records.updates(np.arange(8), 1.0)]
+  records.coins = coins
+  return rows
+
+
+@made.cases(
+  'noised_sum, error',
+  (np.zeros(8), ValueError),
+  (np.zeros((9, 1)), ValueError),
+  (np.full(9, np.nan), ValueError),
+  (np.zeros(9), OSError),
+)
+def test_a_loop_whose_sum_cannot_be_stored_has_released_nothing(
+  noised_sum, error, tmp_path, monkeypatch
+):
+  from fl_dpftrl.support.files import durable
+
+  def full(*arguments, **options):
+    raise OSError('the disk is full')
+
+  with dpftrl.Run(tmp_path / 'run', CLAIM, num_coordinates=9) as run:
+    with run.round(['a']) as round_:
+      monkeypatch.setattr(durable, 'write_durably', full if error is OSError else None)
+      with pytest.raises(error, match='disk is full|noised_sum must be 9 finite numbers'):
+        round_.released(noised_sum=noised_sum)
+      assert 'failed' in repr(round_)
+    monkeypatch.undo()
+    with run.round(['b']) as round_:
+      round_.released(noised_sum=np.ones(9))
+  assert canary_records.released_rounds(tmp_path / 'run') == [1]
+
+
+@made.cases(
+  'change, num_coordinates, words',
+  ({}, None, 'num_coordinates, of an update, and .* need each other'),
+  ({'canaries': None}, 9, 'num_coordinates, of an update, and .* need each other'),
+  ({}, 0, 'num_coordinates must be at least 1'),
+  ({}, 7, 'canaries=8 must be at most 4'),
+  ({'clip_norm': None}, 9, 'clip_norm of a claim with canaries must be a number'),
+  ({'clip_norm': dpftrl.AdaptiveClipping(initial=1.0), 'report_goal': 2}, 9, 'clip_norm of a'),
+)
+def test_a_run_that_cannot_add_canaries_is_refused(change, num_coordinates, words, tmp_path):
+  with pytest.raises(ValueError, match=words):
+    dpftrl.Run(
+      tmp_path / 'run', dataclasses.replace(CLAIM, **change), num_coordinates=num_coordinates
+    )
+
+
+def test_a_run_without_canaries_has_no_updates_of_theirs(tmp_path):
+  with dpftrl.Run(tmp_path / 'run', dataclasses.replace(CLAIM, canaries=None)) as run:
+    with run.round(['a']) as round_:
+      assert [*round_.canary_updates()] == []
+      with pytest.raises(ValueError, match='need each other'):
+        round_.released(noised_sum=np.zeros(9))
+      round_.released()
+
+
+def test_a_claim_of_canaries_has_no_population():
   with pytest.raises(
     ValueError, match='canaries need noise, and a MinSep of devices without a population'
   ):
-    dataclasses.replace(claim, population=32 * 'a')
+    dataclasses.replace(CLAIM, population=32 * 'a')
 
 
 @made.cases('number, norm', (0, 1.0), (1.5, 1.0), (4, 0.0), (4, float('nan')))

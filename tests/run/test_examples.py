@@ -285,9 +285,12 @@ def test_a_loop_over_a_queue_outlives_drop_outs_and_its_own_death(tmp_path):
 
 def test_the_program_on_canaries_runs(monkeypatch, tmp_path, capsys):
   monkeypatch.chdir(tmp_path)
+  names = {}
   for text in 2 * pages.programs('canaries.md'):  # Also when it is started again.
-    exec(compile(text, 'canaries.md', 'exec'), {})
+    exec(compile(text, 'canaries.md', 'exec'), names)
   assert capsys.readouterr().out.count('nothing refutes the claim') == 2
+  audit = dpftrl.audit_run('own', delta=1e-6)
+  assert audit.passed and audit.num_released == 10 and abs(audit.signal - 1) < 0.5
 
 
 @pytest.mark.slow

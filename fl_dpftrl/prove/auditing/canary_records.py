@@ -10,10 +10,12 @@ before the first round.
 import hashlib
 import io
 import pathlib
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.claims.canaries import Canaries
+from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.noise import normals
 from fl_dpftrl.support.files import durable, mark
@@ -33,7 +35,7 @@ class CanaryRecords:
   def __init__(
     self,
     folder: pathlib.Path,
-    canaries: Canaries,
+    claim: run_claim.Claim,
     run: str,
     num_coordinates: int | None = None,
     num_rounds: int = 1,
@@ -42,7 +44,7 @@ class CanaryRecords:
 
     Args:
       folder: folder of the run.
-      canaries: those of its claim.
+      claim: its claim, which has canaries.
       run: random identity of the run, in hexadecimal.
       num_coordinates: coordinates of an update; None for those that are stored.
       num_rounds: rounds that were begun.
@@ -51,7 +53,9 @@ class CanaryRecords:
       ValueError: for more canaries than directions, and the secret of another run or model.
       LostStateError: for a secret that is gone or damaged, whose canaries cannot go on.
     """
+    canaries: Any = claim.canaries
     self._folder, self._norm = folder / NAME, canaries.norm
+    self._multiplier = run_claim.update_noise_multiplier(claim)
     path = self._folder / 'secret.json'
     if not (path.exists() or num_rounds):
       self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -84,23 +88,33 @@ class CanaryRecords:
   def _bits(self, purpose: str, count: int) -> np.ndarray:
     return np.unpackbits(self._drawn(purpose, -(-count // 8)), count=count)
 
-  def update(self, number: int) -> np.ndarray:
-    """Returns the direction of a canary, float32, shape [coordinates], times its norm."""
-    row = np.full(1, self._norm, np.float32)
-    for bit in range(self.size.bit_length() - 1):
-      row = np.append(row, -row if number >> bit & 1 else row)
-    update = np.zeros(self._num_coordinates, np.float32)
-    update[self._places] = row * np.float32(self._signs)
-    return update
+  def updates(self, canaries: np.ndarray, clip_norm: float) -> Iterator[np.ndarray]:
+    """Yields updates, float32, shape [coordinates], of those canaries, by number, that send one."""
+    for number in canaries[self.coins[canaries]]:
+      row = np.full(1, clip_norm * self._norm, np.float32)
+      for bit in range(self.size.bit_length() - 1):
+        row = np.append(row, -row if number >> bit & 1 else row)
+      update = np.zeros(self._num_coordinates, np.float32)
+      update[self._places] = row * np.float32(self._signs)
+      yield update
 
-  def put(self, t: int, released: np.ndarray) -> None:
+  def put(self, t: int, noised_sum: np.ndarray, clip_norm: float) -> None:
     """Stores a round's products with all directions, durably, before the round is released.
 
     Args:
       t: the round.
-      released: its sum of updates with noise, in standard deviations of Z.
+      noised_sum: its sum of updates with noise, shape [coordinates]; ValueError for another shape,
+        and for what is not finite.
+      clip_norm: clip norm of the round.
     """
-    values, width = self._signs * released[self._places], 1
+    noised_sum = np.asarray(noised_sum, np.float64)
+    if noised_sum.shape != (self._num_coordinates,) or not np.isfinite(noised_sum).all():
+      raise ValueError(
+        f'noised_sum must be {self._num_coordinates} finite numbers in one flat array, got shape'
+        f' {noised_sum.shape}'
+      )
+    released = noised_sum[self._places] / (self._multiplier * clip_norm)
+    values, width = self._signs * released, 1
     while width < self.size:  # The transform of Walsh and Hadamard.
       first, second = values.reshape(-1, 2, width).swapaxes(0, 1)
       values = np.stack([first + second, first - second], axis=1).ravel()

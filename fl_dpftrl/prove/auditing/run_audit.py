@@ -103,6 +103,10 @@ class RunAudit(result.Checked):
         f'signal {signal:.2f} is above 1: updates are longer than the clip norm, or the model'
         ' diverges; audit a rehearsal whose canaries have norm=1000'
       )
+    if self.num_canaries >= _FEW and abs(signal) < 4.0 * error < 0.5:
+      sentences.append(
+        f'signal {signal:.2f} is as if no canaries were added: then only the noise was audited'
+      )
     if variance > _LOUD:
       sentences.append(
         f'variance {variance:.2f} is above 1: devices agree, or noise is reused or of another'
@@ -162,7 +166,7 @@ def audit_run(run: str | os.PathLike[str], *, delta: float) -> RunAudit:
   if not rounds or rounds[-1] >= num_rounds:
     raise ValueError(f'{folder} has {num_rounds} rounds, and canaries of others, or of none yet')
   identity, number = opened.log.metadata[keys.RUN_KEY], claim.canaries.number
-  records = canary_records.CanaryRecords(folder, claim.canaries, identity)
+  records = canary_records.CanaryRecords(folder, claim, identity)
   noising = claim.strategy.noising_matrix(num_rounds)[rounds]
   factor = np.linalg.cholesky(noising @ noising.T)
   whiten = functools.partial(scipy.linalg.solve_triangular, factor, lower=True)

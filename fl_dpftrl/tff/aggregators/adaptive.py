@@ -18,7 +18,7 @@ from fl_dpftrl.claims import adaptive_clipping, extra_coordinates, lattice_units
 from fl_dpftrl.mechanisms import lattice
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.support.text import messages
-from fl_dpftrl.tff.aggregators import secure_sums, update_bounds
+from fl_dpftrl.tff.aggregators import canary_sums, secure_sums, update_bounds
 
 
 class AdaptiveState(NamedTuple):
@@ -168,6 +168,8 @@ def create(
     names = [name for name, _ in tff.structure.to_elements(measured.type_signature.member)]
     by_name = {name: measured[name] for name in names}
     measurements = collections.OrderedDict(by_name, inner=inner.measurements)
+    if sums.has_canaries:
+      measurements[canary_sums.RELEASED] = result
     return tff.templates.MeasuredProcessOutput(
       state=tff.federated_zip(AdaptiveState(inner=inner.state, noise=noise, clip_norm=clip_norm)),
       result=result,

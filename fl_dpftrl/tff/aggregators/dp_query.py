@@ -48,6 +48,8 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
       )
     if factory.groups:
       raise ValueError('factory of a query must have no metrics: a query has none of its own')
+    if factory.canaries is not None:
+      raise ValueError('factory of a query must have no canaries')
     value_type = tff.types.tensorflow_to_type(record_specs)
     self._factory, self._stddev = factory, factory.noise_multiplier * factory.clip_norm
     self._stream, self._sums = factory.noise_stream(value_type), factory.sums(value_type)

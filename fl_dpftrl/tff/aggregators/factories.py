@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.claims import adaptive_clipping, extra_coordinates, lattice_units, run_claim
+from fl_dpftrl.claims import canaries as canary_claims
 from fl_dpftrl.mechanisms import base as strategies
 from fl_dpftrl.mechanisms.files import documents, files
 from fl_dpftrl.noise import randomness
@@ -23,10 +24,12 @@ from fl_dpftrl.tff.aggregators import (
   adaptive,
   bound_parameters,
   by_engine,
+  canary_sums,
   fixed,
   placement,
   secure_sums,
   update_bounds,
+  update_types,
 )
 
 _OPTIONAL = ('zeroing_norm', 'noise_seed', 'noise_machines')
@@ -97,6 +100,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     noise_machines: number of actors of a Ray cluster that make an engine's rows, each a slice,
       for buffers that do not fit into one machine; they see the seed. None: this process. The
       rows are the same. `tff_inprocess.use_machines` connects the cluster.
+    canaries: made-up devices of the run, whose updates `with_canaries` puts into the state of a
+      round; None without.
   """
 
   strategy: strategies.Strategy
@@ -112,6 +117,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   memory: str = placement.AUTO
   noise_folder: str | os.PathLike[str] | None = None
   noise_machines: int | None = None
+  canaries: canary_claims.Canaries | None = None
   _chosen: dict[int, str] = dataclasses.field(default_factory=dict, init=False, repr=False)
   _created: dict[tff.Type, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
@@ -137,6 +143,10 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     if self.inner_factory is None:
       object.__setattr__(self, 'inner_factory', tff.aggregators.SumFactory())
     secure_sums.check(self.inner_factory)
+    if self.canaries is not None:
+      checks.instance(canary_claims.Canaries, canaries=self.canaries)
+      if self.canaries.norm != 1.0:
+        raise ValueError('canaries of other norms are for loops that clip them, with no TFF')
     _ = self.unit  # Raises for noise that is too small, or counts that have too little.
 
   @functools.cached_property
@@ -165,23 +175,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     )
 
   def _summed(self, value_type: tff.Type) -> Any:
-    """Returns the specs, int64, of what is summed and noised, for updates of a type.
-
-    Raises:
-      ValueError: for a type that is not made of float32 tensors of known shapes.
-    """
-    if not tff.types.is_structure_of_tensors(value_type):
-      raise ValueError(f'value_type must be made of tensors, got {value_type}')
-    template = tff.types.type_to_tf_tensor_specs(value_type)
-    specs = tf.nest.flatten(template)
-    for spec in specs:
-      if spec.dtype != tf.float32 or not spec.shape.is_fully_defined():
-        raise ValueError(
-          'noise is for float32 tensors of known shapes, and the model has one'
-          f' of type {spec.dtype.name}, shape {spec.shape}'
-        )
-    if not any(spec.shape.num_elements() for spec in specs):
-      raise ValueError(f'the model has no tensors, or only empty ones: {template!r}')
+    """Returns the specs, int64, of what is summed and noised, for updates of a type."""
+    template = update_types.specs(value_type)
     whole = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, tf.int64), template)
     number = sum(len(group.names) for group in self.groups)
     return (whole, tf.TensorSpec([number], tf.int64)) if number else whole
@@ -244,7 +239,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       process: the learning process that has this aggregator, or the type of its updates.
       others: attributes of the claim, such as its participation.
     """
-    value_type = updates_of(process)
+    value_type = update_types.updates_of(process)
     noise_reason = run_claim.void_reason(self.noise_multiplier, self.noise_seed)
     others['void_reason'] = (
       '; '.join(filter(None, (noise_reason, others.get('void_reason')))) or None
@@ -255,6 +250,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       clip_norm=self.clip_norm,
       report_goal=self.report_goal,
       private_metrics=self.private_metrics,
+      canaries=self.canaries,
       arithmetic=self.arithmetic(value_type),
       **others,
     )
@@ -270,13 +266,36 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   def sums(self, value_type: tff.Type) -> secure_sums.Sums:
     """Creates the inner process for updates of a type; ValueError as `create`."""
     summed = tff.types.tensorflow_to_type(self._summed(value_type))
-    return secure_sums.create(
+    sums = secure_sums.create(
       self.inner_factory,
       summed,
       unit=self.unit,
       report_goal=self.report_goal,
       strategy=self.strategy if self.noise_multiplier else None,
+      num_canaries=self.canaries.number if self.canaries else 0,
     )
+    if self.canaries is None:
+      return sums
+    return sums._replace(process=canary_sums.create(sums.process), has_canaries=True)
+
+  def with_canaries(self, state: Any, updates: Iterable[np.ndarray]) -> Any:
+    """Returns the state of a learning process whose next round has these updates of canaries.
+
+    Args:
+      state: the state, of a process that was built with this aggregator.
+      updates: flat arrays, no longer than the first clip norm; they follow an adaptive one.
+    """
+    wholes = (self.unit.integers(update, self.first_clip_norm) for update in updates)
+    return canary_sums.entered(state, wholes)
+
+  def noised_sum(self, metrics: Mapping[str, Any]) -> tuple[np.ndarray, Mapping[str, Any]]:
+    """Takes the sum with noise, a flat array, out of the metrics of a round with canaries.
+
+    It is over the clip norm of the round, times the first.
+    """
+    released, metrics = canary_sums.taken(metrics)
+    measured = metrics['aggregator'].get('clip_norm', self.first_clip_norm)
+    return released * (self.report_goal * self.first_clip_norm / float(measured)), metrics
 
   def release(
     self, sums: secure_sums.Sums, stream: streams.NoiseStream, total: Any, noise: Any
@@ -298,7 +317,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     Args:
       process: the learning process that has this aggregator, or the type of its updates.
     """
-    value_type = updates_of(process)
+    value_type = update_types.updates_of(process)
     state_type = self.create(self.sent(value_type)).initialize.type_signature.result.member
     skip_noise = tff.tensorflow.computation(self.noise_stream(value_type).skip, state_type.noise)
 
@@ -368,18 +387,3 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         f' build_fed_avg send, got {messages.one_line(sent, 200)}'
       )
     return sent[0]
-
-
-def updates_of(process: Any) -> tff.Type:
-  """Returns the type of a learning process's trainable weights, or a type as it is."""
-  if isinstance(process, tff.Type):
-    return process
-  weights = getattr(process, 'get_model_weights', None)
-  model = getattr(getattr(weights, 'type_signature', None), 'result', None)
-  trainable = getattr(model, 'trainable', None)
-  if trainable is None:
-    raise ValueError(
-      'process must be a learning process whose get_model_weights gives trainable weights, as'
-      f" federated averaging has, got {type(process).__name__}: run others' rounds with a Run"
-    )
-  return trainable

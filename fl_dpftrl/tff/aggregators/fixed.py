@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.support.text import messages
-from fl_dpftrl.tff.aggregators import secure_sums, update_bounds
+from fl_dpftrl.tff.aggregators import canary_sums, secure_sums, update_bounds
 
 
 class AggregatorState(NamedTuple):
@@ -70,6 +70,8 @@ def create(
       noise_stddev=row_stddev,
       inner=inner.measurements,
     )
+    if sums.has_canaries:
+      measurements[canary_sums.RELEASED] = result
     return tff.templates.MeasuredProcessOutput(
       state=tff.federated_zip(AggregatorState(inner=inner.state, noise=noise)),
       result=result,

@@ -32,12 +32,14 @@ class Sums(NamedTuple):
     unit: units of the updates.
     modulus: modulo which sums are, in units of the lattice; None for that of int64.
     most_updates: updates whose sum with a row of noise is not changed by the modulus.
+    has_canaries: whether the process adds canaries too, by `canary_sums`.
   """
 
   process: tff.templates.AggregationProcess
   unit: lattice_units.Unit
   modulus: int | None
   most_updates: int
+  has_canaries: bool = False
 
   def released(self, totals: Any, row: Any, scale: Any) -> Any:
     """Returns what sums with a row of noise stand for: float32, scale times whole numbers.
@@ -107,23 +109,25 @@ def create(
   unit: lattice_units.Unit,
   report_goal: int,
   strategy: strategies.Strategy | None,
+  num_canaries: int = 0,
 ) -> Sums:
-  """Creates the process that sums updates, as whole numbers of 64 bits."""
+  """Creates the process that sums updates, as whole numbers of 64 bits, with room for canaries."""
   longest = unit.longest
   noise = 0 if strategy is None else unit.farthest(strategy)
-  least = 2 * (report_goal * longest + noise)
+  beside = num_canaries * longest + noise
+  least = 2 * (report_goal * longest + beside)
   if (least << unit.shift).bit_length() > _MODULUS_BITS:
     raise ValueError(
       f'report_goal={report_goal} updates and their noise have no room in sums of 64 bits: give a'
       ' larger noise_multiplier, or a smaller report_goal'
     )
   if inner_factory == SECURE:
-    wanted = 2 * (_MOST_REPORTS * report_goal * longest + noise)
+    wanted = 2 * (_MOST_REPORTS * report_goal * longest + beside)
     bits = min(wanted.bit_length(), _MODULUS_BITS - unit.shift)
     inner_factory = _ModularSum(1 << bits)
   factory: Any = inner_factory
   if type(factory) is not _ModularSum:
-    return Sums(factory.create(value_type), unit, None, unit.room(noise))
+    return Sums(factory.create(value_type), unit, None, unit.room(beside))
   # TFF names neither elsewhere, and takes only a modulus of the type of the values.
   limit, is_symmetric = int(factory._modulus), factory._symmetric_range
   modulus = 2 * limit - 1 if is_symmetric else limit
@@ -134,5 +138,5 @@ def create(
       f' {SECURE!r} chooses one'
     )
   factory = _ModularSum(np.int64(limit), is_symmetric)
-  room = (modulus // 2 - noise) // max(longest, 1)
+  room = (modulus // 2 - beside) // max(longest, 1)
   return Sums(factory.create(value_type), unit, modulus << unit.shift, room)

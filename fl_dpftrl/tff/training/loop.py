@@ -146,7 +146,8 @@ class TrainingRun(live_run.LiveRun):
         break
       if t < begun:
         candidates = self.guard.as_recorded(cohort.device_ids)
-        allowed = set(admission.admit(retraced, candidates, spellings=spellings).column.to_pylist())
+        again = admission.admit(retraced, candidates, spellings=spellings)
+        allowed = set(again.beside(self.claim, log.run, retraced).column.to_pylist())
         others = allowed ^ set(log.cohort(t).tolist())
         # A population turns some of them away, and has erased ids of others.
         if others - (allowed | self.guard.erased(t) if self.claim.population else set()):
@@ -166,8 +167,8 @@ class TrainingRun(live_run.LiveRun):
         self.say(f'round {t} has no devices: its row of noise is used up, and it learns from noise')
       watching.begin(self, t)
       try:
-        self.guard.reserve([device_ids], timestamp=cohort.closed)
-        output = self._computed(t, client_data, device_ids)
+        (admitted,) = self.guard.reserve([device_ids], timestamp=cohort.closed)
+        output = self._computed(t, client_data, admitted)
         self.checkpoint = self._stored.save(
           checkpoints.Checkpoint(
             num_rounds=t + 1,
@@ -184,10 +185,20 @@ class TrainingRun(live_run.LiveRun):
         raise
       watching.released(self, t, self.checkpoint.measurements)
 
-  def _computed(self, t: int, client_data: Callable[[int, Any], Any], device_ids: Any) -> Any:
+  def _computed(
+    self, t: int, client_data: Callable[[int, Any], Any], admitted: admission.Admission
+  ) -> Any:
     """Returns the output of a round; RoundFailedError if it fails."""
+    state, records = self.checkpoint.state, self._records
     try:
-      return self.process.next(self.checkpoint.state, client_data(t, device_ids))
+      data = client_data(t, admitted.device_ids)
+      if records is None:
+        return self.process.next(state, data)
+      clip_norm: Any = self.claim.first_clip_norm
+      updates = records.updates(admitted.canaries, clip_norm)
+      output, noised_sum = self.process.next_with_canaries(state, data, updates)
+      records.put(t, noised_sum, clip_norm)
+      return output
     except Exception as error:
       raise RoundFailedError(
         f'round {t} failed: {error} ({type(error).__name__}); nothing of it'

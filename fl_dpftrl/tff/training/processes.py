@@ -1,7 +1,7 @@
 """Learning processes: DP-FedAvg with a FedSGDM server, and any process as a run uses it."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_inprocess
-from fl_dpftrl.tff.aggregators import factories
+from fl_dpftrl.tff.aggregators import canary_sums, expressions, factories, update_types
 from fl_dpftrl.tff.training import metered
 
 # Of protobuf messages, with room for the rest of the graph.
@@ -101,7 +101,7 @@ class RoundProcess:
     context: tff_inprocess.InProcessContext,
   ):
     self._process, self._aggregator, self._context = process, aggregator, context
-    self._trainable = factories.updates_of(process)
+    self._trainable = update_types.updates_of(process)
     # Most runs burn no row, and this takes a tenth of a short one's time.
     self._skip_row = functools.cache(lambda: aggregator.skip_row(self._trainable))
 
@@ -115,6 +115,14 @@ class RoundProcess:
         'process must be built with the aggregator as its model_aggregator: its noise has'
         ' another strategy, seed, noise_multiplier or clip_norm'
       )
+    paths = expressions.paths(self._process.next.type_signature.result)
+    if self._aggregator.canaries is not None and not any(
+      path[1:3] == ('aggregator', canary_sums.RELEASED) for path, _ in paths
+    ):
+      raise ValueError(
+        "process must give the aggregator's measurements as metrics of that name, which canaries"
+        ' are audited by'
+      )
     return state
 
   def next(self, state: Any, data: Any) -> tff.learning.templates.LearningProcessOutput:
@@ -122,6 +130,14 @@ class RoundProcess:
     row = int(state.aggregator.noise.row)
     with self._context.numbered(row):
       return self._process.next(state, data)
+
+  def next_with_canaries(
+    self, state: Any, data: Any, updates: Iterable[np.ndarray]
+  ) -> tuple[tff.learning.templates.LearningProcessOutput, np.ndarray]:
+    """Computes a round with updates of canaries; returns it, and its sum with noise."""
+    output = self.next(self._aggregator.with_canaries(state, updates), data)
+    noised_sum, metrics = self._aggregator.noised_sum(output.metrics)
+    return output._replace(metrics=metrics), noised_sum
 
   def skip_row(self, state: Any) -> Any:
     """Returns the aggregator state after one more noise row."""

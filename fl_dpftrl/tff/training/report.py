@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fl_dpftrl.prove.auditing import run_audit
 from fl_dpftrl.prove.replaying import publication
 from fl_dpftrl.prove.reports import privacy
 from fl_dpftrl.run.observers import measuring, observer
@@ -72,6 +73,7 @@ def write(run: loop.TrainingRun, weights: Any, history: metrics.History) -> trai
     run=_name(run.folder),
     burnt_rounds=run.checkpoint.burnt,
     command=publication.command_of_folder(run.folder, delta, has_units),
+    canaries=run_audit.shown([run.folder], delta),
     **_counts(run, history),
   )
   write_json(run.folder / STATEMENT_NAME, statement.to_json())

@@ -16,16 +16,17 @@ from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.planning.simulation import scenarios
 from fl_dpftrl.prove.reports import settings
-from fl_dpftrl.run import shared_budgets
+from fl_dpftrl.run import release, shared_budgets
 from fl_dpftrl.run.observers import measuring, observer, progress
 from fl_dpftrl.support import checks, metrics
 from fl_dpftrl.support.files import paths
 from fl_dpftrl.support.text import messages
-from fl_dpftrl.tff.aggregators import factories, process_check
+from fl_dpftrl.tff.aggregators import canary_sums, factories, process_check, update_types
 from fl_dpftrl.tff.training import device_populations, loop, processes, report, trained_models
 from tff_inprocess import contexts
 
 _RELEASED = 'aggregator.metrics.'  # How a process's check names what measuring.RELEASED does.
+_AUDITED = f'aggregator.{canary_sums.RELEASED}'
 _SHOWN = 'show_client_errors prints values of clients, for debugging'
 _LOWEST_BITS = (
   "the guarantee does not cover the lowest bits of releases, as the noise is in TFF's state: give"
@@ -152,13 +153,17 @@ def train(
       'stop_when needs metrics of the aggregator, and timers in rounds or a loss budget: no'
       ' guarantee covers an end that other figures of clients decide, or without declared rounds'
     )
-  trainable = factories.updates_of(process)
+  trainable = update_types.updates_of(process)
   learned = process_check.check_process(process, aggregator, trusted_operations=trusted_operations)
   if not allow_unprotected_state:
     learned.require()
   if stop_when is not None and (exact := [n for n in learned.metrics if n.startswith(_RELEASED)]):
     raise ValueError(
       f'stop_when would see {exact[0]}, which depends on clients and has no noise: rename it'
+    )
+  if aggregator.canaries and (exact := [n for n in learned.metrics if n.startswith(_AUDITED)]):
+    raise ValueError(
+      f'canaries would be audited by {exact[0]}, which depends on clients and has no noise'
     )
   shown = context is not None and context.show_client_errors
   claim = aggregator.claim(
@@ -169,6 +174,8 @@ def train(
     trusted_operations=_shortened(learned.trusted),
   )
   table = report.Table(folder / metrics.NAME)
+  num_coordinates = aggregator.num_coordinates(trainable)
+  num_extra = release.num_extra(aggregator.clip_norm, aggregator.private_metrics)
   has_lines = any(isinstance(watching, progress.ProgressLine) for watching in observers)
   say = say or (print if has_lines else lambda line: None)
   evaluating = [measuring.Evaluation(evaluate, rounds_per_evaluation)] if evaluate else []
@@ -195,10 +202,11 @@ def train(
       units=units,
       population=population,
       exact_metrics=learned.metrics,
+      num_coordinates=num_coordinates - num_extra,
     ) as run:
       if claim.arithmetic.kind == arithmetics.LATTICE:
         say(_LOWEST_BITS)
-      ratio = noise_to_signal.expected(run.claim, aggregator.num_coordinates(trainable))
+      ratio = noise_to_signal.expected(run.claim, num_coordinates)
       if ratio is not None and (hopeless := ratio.warning(max_epsilon)) is not None:
         say(hopeless)
       if (fixed := processes.warning_of_fixed_weights(process)) is not None:

@@ -11,7 +11,7 @@ from fl_dpftrl.prove.auditing import canary_records
 from tests import made
 from tests.commands import lines
 from tests.prove.auditing import canary_runs
-from tests.prove.auditing.canary_runs import DELTA, FAULTS, ROUNDS, SIZE
+from tests.prove.auditing.canary_runs import DELTA, FAULTS, GOAL, ROUNDS, SIZE
 
 
 def audited(folder, fault, **options):
@@ -21,16 +21,61 @@ def audited(folder, fault, **options):
     return canary_runs.audited(folder, norm, **options)
 
 
-def test_a_right_run_passes_and_what_failed_is_left_out(tmp_path):
-  audit = canary_runs.audited(tmp_path / 'run', skipped=(3, 8))
+@canary_runs.every_kind
+def test_a_right_run_passes_and_what_failed_is_left_out(kind, number, tmp_path):
+  folder = tmp_path / 'run'
+  audit = canary_runs.audited(folder, number=number, kind=kind, skipped=(3, 8))
   assert audit.passed and not audit.failed
   assert (audit.num_rounds, audit.num_released) == (ROUNDS, ROUNDS - 2)
-  assert audit.num_canaries == SIZE and audit.num_guesses == SIZE // 10
+  assert audit.num_canaries == number and audit.num_guesses == number // 10
   assert audit.guarantee.mu == pytest.approx(0.9157, abs=1e-4)
   assert any('2 of 14 rounds have no release here' in hint for hint in audit.hints)
+  assert not any('were added' in hint for hint in audit.hints)
   assert 0.0 <= audit.sure_mu <= audit.lower_mu < audit.guarantee.mu
   assert 0.95 < audit.noise_limit < 1.1 and audit.energy > 1e-3
   assert abs(audit.signal - 1.0) < 5.0 * audit.signal_error
+  # Canaries are of the log and the claim, and are no people.
+  statement = dpftrl.replay(folder, delta=DELTA)
+  assert statement.num_devices == statement.num_participations == GOAL * ROUNDS
+  assert statement.declared.holds and set(statement.to_json()['cohort_sizes'].values()) == {GOAL}
+  rows = sum(table.num_rows for table in dpftrl.open_run(folder).log.tables())
+  assert rows == GOAL * ROUNDS + number
+  dpftrl.write_evidence(tmp_path / 'evidence', folder, delta=DELTA)
+  assert dpftrl.verify(tmp_path / 'evidence').passed
+
+
+@canary_runs.every_kind
+def test_noise_that_is_too_small_is_found_in_every_kind_of_run(kind, number, tmp_path):
+  with canary_runs.smaller_noise(0.8):
+    audit = canary_runs.audited(tmp_path / 'run', number=number, kind=kind)
+  assert [check.name for check in audit.failed] == ['energy'] and audit.noise_limit < 0.9
+
+
+@canary_runs.every_kind
+@made.cases('is_stored', False, True)
+def test_a_killed_run_goes_on_and_is_audited(kind, number, is_stored, tmp_path):
+  """A round that is killed before its products are stored is left out, and one after it is not."""
+
+  def killed(put, records, t, *arguments):
+    if t != 2 or is_stored:
+      put(records, t, *arguments)
+    if t == 2:
+      raise KeyboardInterrupt
+
+  options = dict(kind=kind, number=number)
+  with canary_runs.changed(canary_records.CanaryRecords, 'put', killed):
+    with pytest.raises(KeyboardInterrupt):
+      canary_runs.audited(tmp_path / 'run', **options)
+  audit = canary_runs.audited(tmp_path / 'run', **options)
+  assert audit.passed and audit.num_rounds == ROUNDS
+  assert audit.num_released == ROUNDS - (not is_stored)
+  assert abs(audit.signal - 1.0) < 5.0 * audit.signal_error
+
+
+def test_canaries_that_are_not_added_show(tmp_path):
+  audit = canary_runs.audited(tmp_path / 'run', kind=canary_runs.any_loop, are_added=False)
+  assert audit.passed and abs(audit.signal) < 4.0 * audit.signal_error < 1.0
+  assert 'as if no canaries were added' in audit.hints[-1]
 
 
 def test_energy_is_that_of_the_whitened_releases(tmp_path):
@@ -40,7 +85,7 @@ def test_energy_is_that_of_the_whitened_releases(tmp_path):
   assert rounds == [t for t in range(ROUNDS) if t not in (2, 3, 12)]
   opened = dpftrl.open_run(tmp_path / 'run')
   identity = opened.log.metadata['fl_dpftrl.run']
-  records = canary_records.CanaryRecords(tmp_path / 'run', opened.claim.canaries, identity)
+  records = canary_records.CanaryRecords(tmp_path / 'run', opened.claim, identity)
   released = records.releases(rounds, slice(None))
   noising = made.BLT.noising_matrix(ROUNDS)[rounds]
   energy = np.einsum('tj,tj->', released, np.linalg.solve(noising @ noising.T, released))
@@ -98,12 +143,18 @@ def test_40_right_runs_are_below_their_claim(tmp_path):
   assert 0.3 < np.mean([audit.lower_mu for audit in audits]) < 0.6
 
 
-def test_adaptive_clipping_and_metrics_leave_the_scale_of_the_noise(tmp_path):
+@made.cases(
+  'kind, number',
+  pytest.param(canary_runs.private, SIZE, id='aggregator'),
+  pytest.param(canary_runs.trained, 256, id='train', marks=[pytest.mark.tff, pytest.mark.slow]),
+)
+def test_adaptive_clipping_and_metrics_leave_the_scale_of_the_noise(kind, number, tmp_path):
   """Counts and metrics raise the noise of the updates, which the audit must know."""
   clip_norm = dpftrl.AdaptiveClipping(initial=0.5, clipped_count_stddev=3.0)
   options = dict(clip_norm=clip_norm, metrics={'loss': 2.0}, metrics_stddev=4.0)
-  audit = canary_runs.audited(tmp_path / 'run', report_goal=4, **options)
+  audit = canary_runs.audited(tmp_path / 'run', number=number, kind=kind, **options)
   assert audit.passed and 0.97 < audit.noise_limit < 1.08
+  assert abs(audit.signal - 1.0) < 5.0 * audit.signal_error
 
 
 @made.cases('ids_are_text', True, False)

@@ -1,5 +1,6 @@
 """`dpftrl.train` of processes that learn from clients beside their aggregator."""
 
+import dataclasses
 import json
 
 import pytest
@@ -9,6 +10,7 @@ import tensorflow_federated as tff
 import fl_dpftrl as dpftrl
 import tff_inprocess
 from fl_dpftrl.commands import main
+from fl_dpftrl.tff.aggregators import process_check
 from tests import made
 from tests.tff_inprocess import small_processes
 
@@ -88,3 +90,29 @@ def test_metrics_without_noise_are_named(tmp_path, capsys):
   with pytest.raises(SystemExit) as ended:
     replay(tmp_path / 'shown')
   assert ended.value.code == 4 and 'show_client_errors' in capsys.readouterr().out
+
+
+def test_canaries_are_audited_by_the_result_of_the_aggregator_only(tmp_path, monkeypatch):
+  aggregator = made.factory(canaries=dpftrl.Canaries(4))
+  process, arguments = small_processes.unweighted(aggregator), GIVEN | dict(num_rounds=2)
+
+  @tff.federated_computation(*process.next.type_signature.parameter)
+  def next_fn(state, data):
+    output = process.next(state, data)
+    return tff.learning.templates.LearningProcessOutput(
+      output.state, tff.federated_value((), tff.SERVER)
+    )
+
+  kept = process.get_model_weights, process.set_model_weights
+  silent = tff.learning.templates.LearningProcess(process.initialize, next_fn, *kept)
+  with pytest.raises(ValueError, match="give the aggregator's measurements"):
+    dpftrl.train(silent, aggregator, folder=tmp_path / 'silent', **arguments)
+  check = process_check.check_process
+  exact = lambda *args, **options: dataclasses.replace(
+    check(*args, **options), metrics=('aggregator.released.0',)
+  )
+  monkeypatch.setattr(process_check, 'check_process', exact)
+  with pytest.raises(
+    ValueError, match='audited by aggregator.released.0, which depends on clients'
+  ):
+    dpftrl.train(process, aggregator, folder=tmp_path / 'exact', **arguments)
