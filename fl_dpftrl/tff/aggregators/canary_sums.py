@@ -4,12 +4,13 @@ The state of a sum has `canaries`, int64 [coordinates] in whole units, which the
 """
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+
+from fl_dpftrl.tff.aggregators import expressions
 
 RELEASED = 'released'
 """The measurement of the result of a round, which is noised."""
@@ -49,18 +50,12 @@ def create(process: tff.templates.AggregationProcess) -> tff.templates.Aggregati
   return tff.templates.AggregationProcess(init_fn, next_fn)
 
 
-def entered(state: Any, wholes: Iterable[np.ndarray]) -> Any:
-  """Returns the state of a learning process whose next round has canaries, int64 vectors."""
-  inner = collections.OrderedDict(state.aggregator.inner)
-  total = inner['canaries'] = np.zeros_like(inner['canaries'])
-  for update in wholes:  # Counts and metrics come after the updates.
-    total[: update.size] += update
-  return state._replace(aggregator=state.aggregator._replace(inner=inner))
-
-
-def taken(metrics: Any) -> tuple[np.ndarray, Any]:
-  """Splits metrics of a learning process into the aggregator's result, flat, and all others."""
-  measured = dict(metrics['aggregator'])
-  parts = tf.nest.flatten(measured.pop(RELEASED))
-  flat = np.concatenate([np.ravel(part).astype(np.float64) for part in parts])
-  return flat, {**metrics, 'aggregator': measured}
+def check(process: Any, exact_metrics: Sequence[str]) -> None:
+  """Raises ValueError unless a learning process measures the aggregator's result as it is."""
+  audited = 'aggregator', RELEASED
+  paths = {path[1:3] for path, _ in expressions.paths(process.next.type_signature.result)}
+  if audited not in paths or any(name.startswith('.'.join(audited)) for name in exact_metrics):
+    raise ValueError(
+      f"canaries are audited by the process's metric {'.'.join(audited)}, which must be the"
+      " aggregator's measurement of that name"
+    )

@@ -1,5 +1,6 @@
 """The aggregator: bounds updates, sums them, adds correlated noise."""
 
+import collections
 import dataclasses
 import functools
 import os
@@ -285,17 +286,22 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       state: the state, of a process that was built with this aggregator.
       updates: flat arrays, no longer than the first clip norm; they follow an adaptive one.
     """
-    wholes = (self.unit.integers(update, self.first_clip_norm) for update in updates)
-    return canary_sums.entered(state, wholes)
+    inner = collections.OrderedDict(state.aggregator.inner)
+    total = inner['canaries'] = np.zeros_like(inner['canaries'])
+    for update in updates:  # Counts and metrics come after them.
+      total[: update.size] += self.unit.integers(update, self.first_clip_norm)
+    return state._replace(aggregator=state.aggregator._replace(inner=inner))
 
   def noised_sum(self, metrics: Mapping[str, Any]) -> tuple[np.ndarray, Mapping[str, Any]]:
     """Takes the sum with noise, a flat array, out of the metrics of a round with canaries.
 
     It is over the clip norm of the round, times the first.
     """
-    released, metrics = canary_sums.taken(metrics)
-    measured = metrics['aggregator'].get('clip_norm', self.first_clip_norm)
-    return released * (self.report_goal * self.first_clip_norm / float(measured)), metrics
+    measured = dict(metrics['aggregator'])
+    parts = [np.ravel(part) for part in tf.nest.flatten(measured.pop(canary_sums.RELEASED))]
+    scale = self.first_clip_norm / float(measured.get('clip_norm', self.first_clip_norm))
+    released = np.concatenate(parts).astype(np.float64)
+    return scale * self.report_goal * released, {**metrics, 'aggregator': measured}
 
   def release(
     self, sums: secure_sums.Sums, stream: streams.NoiseStream, total: Any, noise: Any

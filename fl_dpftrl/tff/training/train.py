@@ -26,7 +26,6 @@ from fl_dpftrl.tff.training import device_populations, loop, processes, report, 
 from tff_inprocess import contexts
 
 _RELEASED = 'aggregator.metrics.'  # How a process's check names what measuring.RELEASED does.
-_AUDITED = f'aggregator.{canary_sums.RELEASED}'
 _SHOWN = 'show_client_errors prints values of clients, for debugging'
 _LOWEST_BITS = (
   "the guarantee does not cover the lowest bits of releases, as the noise is in TFF's state: give"
@@ -161,10 +160,8 @@ def train(
     raise ValueError(
       f'stop_when would see {exact[0]}, which depends on clients and has no noise: rename it'
     )
-  if aggregator.canaries and (exact := [n for n in learned.metrics if n.startswith(_AUDITED)]):
-    raise ValueError(
-      f'canaries would be audited by {exact[0]}, which depends on clients and has no noise'
-    )
+  if aggregator.canaries is not None:
+    canary_sums.check(process, learned.metrics)
   shown = context is not None and context.show_client_errors
   claim = aggregator.claim(
     trainable,

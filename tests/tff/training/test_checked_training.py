@@ -105,14 +105,12 @@ def test_canaries_are_audited_by_the_result_of_the_aggregator_only(tmp_path, mon
 
   kept = process.get_model_weights, process.set_model_weights
   silent = tff.learning.templates.LearningProcess(process.initialize, next_fn, *kept)
-  with pytest.raises(ValueError, match="give the aggregator's measurements"):
+  with pytest.raises(ValueError, match='audited by .* aggregator.released, which must be'):
     dpftrl.train(silent, aggregator, folder=tmp_path / 'silent', **arguments)
   check = process_check.check_process
   exact = lambda *args, **options: dataclasses.replace(
     check(*args, **options), metrics=('aggregator.released.0',)
   )
   monkeypatch.setattr(process_check, 'check_process', exact)
-  with pytest.raises(
-    ValueError, match='audited by aggregator.released.0, which depends on clients'
-  ):
+  with pytest.raises(ValueError, match='audited by .* aggregator.released, which must be'):
     dpftrl.train(process, aggregator, folder=tmp_path / 'exact', **arguments)
