@@ -40,6 +40,7 @@ class StreamState(NamedTuple):
     trail: what the rows so far add up to, where an engine makes them (scalar, int64); 0 where
       that is not known.
     parameters: digest of what the rows are added for, where an aggregator keeps that.
+    canaries: what comes with the next row, int64 [coordinates], where an aggregator has canaries.
   """
 
   seed: tf.Tensor
@@ -48,6 +49,7 @@ class StreamState(NamedTuple):
   buffers: Any
   trail: Any = ()
   parameters: Any = ()
+  canaries: Any = ()
 
   def __repr__(self) -> str:
     return messages.outline(self)

@@ -1,53 +1,39 @@
-"""Sums of canaries' updates, which enter a round at the server, beside the sum of its clients.
+"""Sums of canaries' updates, which enter a round of TFF at the server, with its row of noise."""
 
-The state of a sum has `canaries`, int64 [coordinates] in whole units, which the next round adds.
-"""
-
-import collections
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
+from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.tff.aggregators import expressions
 
 RELEASED = 'released'
 """The measurement of the result of a round, which is noised."""
 
 
-def create(process: tff.templates.AggregationProcess) -> tff.templates.AggregationProcess:
-  """Builds a process that adds the state's canaries to the sum of another, and gives back zeros."""
-  values_type = process.next.type_signature.parameter[1]
-  summed = values_type.member
-  specs = tf.nest.flatten(tff.types.type_to_tf_tensor_specs(summed))
-  sizes = [spec.shape.num_elements() for spec in specs]
+def beside(stream: streams.NoiseStream, template: Any, shift: int) -> streams.NoiseStream:
+  """Returns a stream whose next row has the canaries of its state added, which are zeros then.
 
-  @tff.tensorflow.computation
-  def zeros():
-    return tf.zeros([sum(sizes)], tf.int64)
+  Args:
+    stream: rows of noise, in units of the lattice.
+    template: specs of a row, nested.
+    shift: an update's unit is 2^shift units of the lattice.
+  """
+  sizes = [spec.shape.num_elements() for spec in tf.nest.flatten(template)]
 
-  @tff.tensorflow.computation(summed, zeros.type_signature.result)
-  def add(total, canaries):
-    parts = zip(tf.nest.flatten(total), tf.split(canaries, sizes), strict=True)
-    added = [one + tf.reshape(part, one.shape) for one, part in parts]
-    return tf.nest.pack_sequence_as(total, added)
+  def init():
+    return stream.init()._replace(canaries=tf.zeros([sum(sizes)], tf.int64))
 
-  def state_of(inner):
-    canaries = tff.federated_eval(zeros, tff.SERVER)
-    return tff.federated_zip(collections.OrderedDict(inner=inner, canaries=canaries))
+  def next_fn(state):
+    row, advanced = stream.next(state)
+    sums = tf.split(state.canaries * (1 << shift), sizes)
+    parts = zip(tf.nest.flatten(row), sums, strict=True)
+    flat = [part + tf.reshape(canaries, part.shape) for part, canaries in parts]
+    canaries = tf.zeros([sum(sizes)], tf.int64)
+    return tf.nest.pack_sequence_as(row, flat), advanced._replace(canaries=canaries)
 
-  @tff.federated_computation
-  def init_fn():
-    return state_of(process.initialize())
-
-  @tff.federated_computation(init_fn.type_signature.result, values_type)
-  def next_fn(state, values):
-    output = process.next(state.inner, values)
-    total = tff.federated_map(add, (output.result, state.canaries))
-    return tff.templates.MeasuredProcessOutput(state_of(output.state), total, output.measurements)
-
-  return tff.templates.AggregationProcess(init_fn, next_fn)
+  return streams.NoiseStream(init, next_fn, stream.skip)
 
 
 def check(process: Any, exact_metrics: Sequence[str]) -> None:

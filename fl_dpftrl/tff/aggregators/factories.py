@@ -1,6 +1,5 @@
 """The aggregator: bounds updates, sums them, adds correlated noise."""
 
-import collections
 import dataclasses
 import functools
 import os
@@ -196,7 +195,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       )
     else:
       stream = streams.make_stream(self.strategy, template, noise_seed=self.noise_seed)
-    return bound_parameters.bind(stream, digest)
+    stream = bound_parameters.bind(stream, digest)
+    return canary_sums.beside(stream, template, self.unit.shift) if self.canaries else stream
 
   def _placed(self, value_type: tff.Type) -> tuple[str, int]:
     """Returns where noise for updates of a type is kept, each time the same, and its size."""
@@ -275,9 +275,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       strategy=self.strategy if self.noise_multiplier else None,
       num_canaries=self.canaries.number if self.canaries else 0,
     )
-    if self.canaries is None:
-      return sums
-    return sums._replace(process=canary_sums.create(sums.process), has_canaries=True)
+    return sums._replace(has_canaries=self.canaries is not None)
 
   def with_canaries(self, state: Any, updates: Iterable[np.ndarray]) -> Any:
     """Returns the state of a learning process whose next round has these updates of canaries.
@@ -286,11 +284,11 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       state: the state, of a process that was built with this aggregator.
       updates: flat arrays, no longer than the first clip norm; they follow an adaptive one.
     """
-    inner = collections.OrderedDict(state.aggregator.inner)
-    total = inner['canaries'] = np.zeros_like(inner['canaries'])
+    total = np.zeros_like(state.aggregator.noise.canaries)
     for update in updates:  # Counts and metrics come after them.
       total[: update.size] += self.unit.integers(update, self.first_clip_norm)
-    return state._replace(aggregator=state.aggregator._replace(inner=inner))
+    noise = state.aggregator.noise._replace(canaries=total)
+    return state._replace(aggregator=state.aggregator._replace(noise=noise))
 
   def noised_sum(self, metrics: Mapping[str, Any]) -> tuple[np.ndarray, Mapping[str, Any]]:
     """Takes the sum with noise, a flat array, out of the metrics of a round with canaries.

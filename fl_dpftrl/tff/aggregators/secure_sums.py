@@ -32,7 +32,7 @@ class Sums(NamedTuple):
     unit: units of the updates.
     modulus: modulo which sums are, in units of the lattice; None for that of int64.
     most_updates: updates whose sum with a row of noise is not changed by the modulus.
-    has_canaries: whether the process adds canaries too, by `canary_sums`.
+    has_canaries: whether canaries come with the rows of noise, so that results are measured.
   """
 
   process: tff.templates.AggregationProcess

@@ -49,6 +49,9 @@ def test_noise_that_is_too_small_is_found_in_every_kind_of_run(kind, number, tmp
   with canary_runs.smaller_noise(0.8):
     audit = canary_runs.audited(tmp_path / 'run', number=number, kind=kind)
   assert [check.name for check in audit.failed] == ['energy'] and audit.noise_limit < 0.9
+  assert lines.run(['audit', tmp_path / 'run', '--delta=1e-6']).returncode == 4
+  lines.run(['replay', tmp_path / 'run', '--delta=1e-6', f'--report={tmp_path}/page.html'])
+  assert 'less noise than claimed' in (tmp_path / 'page.html').read_text()
 
 
 @canary_runs.every_kind
