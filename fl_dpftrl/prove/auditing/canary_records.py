@@ -107,12 +107,9 @@ class CanaryRecords:
         and for what is not finite.
       clip_norm: clip norm of the round.
     """
-    noised_sum = np.asarray(noised_sum, np.float64)
-    if noised_sum.shape != (self._num_coordinates,) or not np.isfinite(noised_sum).all():
-      raise ValueError(
-        f'noised_sum must be {self._num_coordinates} finite numbers in one flat array, got shape'
-        f' {noised_sum.shape}'
-      )
+    noised_sum, size = np.asarray(noised_sum, np.float64), self._num_coordinates
+    if noised_sum.shape != (size,) or not np.isfinite(noised_sum).all():
+      raise ValueError(f'noised_sum must be {size} finite numbers, got shape {noised_sum.shape}')
     released = noised_sum[self._places] / (self._multiplier * clip_norm)
     values, width = self._signs * released, 1
     while width < self.size:  # The transform of Walsh and Hadamard.

@@ -194,11 +194,12 @@ class TrainingRun(live_run.LiveRun):
       data = client_data(t, admitted.device_ids)
       if records is None:
         return self.process.next(state, data)
-      clip_norm: Any = self.claim.first_clip_norm
-      updates = records.updates(admitted.canaries, clip_norm)
-      output, noised_sum = self.process.next_with_canaries(state, data, updates)
-      records.put(t, noised_sum, clip_norm)
-      return output
+      aggregator = self.process.aggregator
+      updates = records.updates(admitted.canaries, aggregator.first_clip_norm)
+      output = self.process.next(aggregator.with_canaries(state, updates), data)
+      noised_sum, measurements = aggregator.noised_sum(output.metrics)
+      records.put(t, noised_sum, aggregator.first_clip_norm)
+      return output._replace(metrics=measurements)
     except Exception as error:
       raise RoundFailedError(
         f'round {t} failed: {error} ({type(error).__name__}); nothing of it'

@@ -1,7 +1,7 @@
 """Learning processes: DP-FedAvg with a FedSGDM server, and any process as a run uses it."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -92,7 +92,11 @@ def build_fed_avg(
 
 
 class RoundProcess:
-  """A learning process whose clients draw by the noise row, the same in a repeated round."""
+  """A learning process whose clients draw by the noise row, the same in a repeated round.
+
+  Attributes:
+    aggregator: the one that it was built with.
+  """
 
   def __init__(
     self,
@@ -100,7 +104,7 @@ class RoundProcess:
     aggregator: factories.CorrelatedNoiseFactory,
     context: tff_inprocess.InProcessContext,
   ):
-    self._process, self._aggregator, self._context = process, aggregator, context
+    self._process, self.aggregator, self._context = process, aggregator, context
     self._trainable = update_types.updates_of(process)
     # Most runs burn no row, and this takes a tenth of a short one's time.
     self._skip_row = functools.cache(lambda: aggregator.skip_row(self._trainable))
@@ -110,7 +114,7 @@ class RoundProcess:
     state = self._process.initialize()
     noise = getattr(getattr(state, 'aggregator', None), 'noise', None)
     parameters = np.asarray(getattr(noise, 'parameters', None)).tolist()
-    if parameters != self._aggregator.parameters(self._trainable):
+    if parameters != self.aggregator.parameters(self._trainable):
       raise ValueError(
         'process must be built with the aggregator as its model_aggregator: its noise has'
         ' another strategy, seed, noise_multiplier or clip_norm'
@@ -122,14 +126,6 @@ class RoundProcess:
     row = int(state.aggregator.noise.row)
     with self._context.numbered(row):
       return self._process.next(state, data)
-
-  def next_with_canaries(
-    self, state: Any, data: Any, updates: Iterable[np.ndarray]
-  ) -> tuple[tff.learning.templates.LearningProcessOutput, np.ndarray]:
-    """Computes a round with updates of canaries; returns it, and its sum with noise."""
-    output = self.next(self._aggregator.with_canaries(state, updates), data)
-    noised_sum, metrics = self._aggregator.noised_sum(output.metrics)
-    return output._replace(metrics=metrics), noised_sum
 
   def skip_row(self, state: Any) -> Any:
     """Returns the aggregator state after one more noise row."""

@@ -139,8 +139,9 @@ def test_runs_without_clipping_fail_by_guesses_of_more_canaries(tmp_path):
 
 
 @pytest.mark.slow
-def test_40_right_runs_are_below_their_claim(tmp_path):
-  audits = [canary_runs.audited(tmp_path / f'{i}', seed=i) for i in range(40)]
+@made.cases('kind', canary_runs.private, canary_runs.any_loop)
+def test_40_right_runs_are_below_their_claim(kind, tmp_path):
+  audits = [canary_runs.audited(tmp_path / f'{i}', seed=i, kind=kind) for i in range(40)]
   assert all(audit.passed for audit in audits)
   assert sum(audit.lower_mu > audit.guarantee.mu for audit in audits) == 0
   assert 0.3 < np.mean([audit.lower_mu for audit in audits]) < 0.6

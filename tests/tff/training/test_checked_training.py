@@ -114,3 +114,9 @@ def test_canaries_are_audited_by_the_result_of_the_aggregator_only(tmp_path, mon
   monkeypatch.setattr(process_check, 'check_process', exact)
   with pytest.raises(ValueError, match='audited by .* aggregator.released, which must be'):
     dpftrl.train(process, aggregator, folder=tmp_path / 'exact', **arguments)
+  monkeypatch.undo()
+  fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=20.0, delta=1e-6)
+  budget = dpftrl.LossBudget(min_sep=2, max_participations=3)
+  for refused in (dict(population=fleet), dict(participation=budget)):
+    with pytest.raises(ValueError, match='canaries need noise, and a MinSep of devices without a'):
+      dpftrl.train(process, aggregator, folder=tmp_path / 'run', **arguments | refused)
