@@ -57,3 +57,15 @@ def ledger(path, cohorts, claim=None) -> pathlib.Path:
     for t, cohort in enumerate(cohorts):
       writer.append(t, cohort, 86_400 + t)
   return pathlib.Path(path)
+
+
+def named_population(folder, **options) -> dpftrl.Population:
+  """Opens the population of a folder, whose logs hold random names in place of ids."""
+  files = dict(names=folder / 'names' / 'names.db', salt=folder / 'keys' / 'salt')
+  return dpftrl.Population(folder / 'fleet', **files, **options)
+
+
+def holding(folder: pathlib.Path, text: str) -> list[str]:
+  """Returns the names of the files below a folder that hold a text."""
+  files = [path for path in folder.rglob('*') if path.is_file()]
+  return [path.name for path in files if text.encode() in path.read_bytes()]

@@ -183,14 +183,10 @@ class Guard(contextlib.AbstractContextManager['Guard']):
   def _citation(self) -> str:
     return '' if self.units is None else self.units.citation
 
-  def as_recorded(self, device_ids: id_columns.Ids) -> pa.Array:
-    """Returns candidates as the log has them; those that have no name are left out."""
-    column = id_columns.column(device_ids)
-    return self._reservations.as_recorded(column) if self._reservations else column
-
-  def erased(self, t: int) -> set[Any]:
-    """Returns the devices of a round, as the log has them, whose ids were erased."""
-    return self._reservations.erased(self.log.cohort(t).tolist()) if self._reservations else set()
+  def retraced(self, t: int, device_ids: id_columns.Ids) -> tuple[pa.Array, set[Any]]:
+    """Returns candidates of a round as the log has them, and its devices that were erased since."""
+    column, cohort = id_columns.column(device_ids), self.log.cohort(t).tolist()
+    return self._reservations.retraced(column, cohort) if self._reservations else (column, set())
 
   @durable.one_at_a_time
   def check(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> admission.Admission:

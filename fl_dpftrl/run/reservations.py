@@ -113,19 +113,13 @@ class Reservations:
       admitted, turned_away=tuple(turned_away), ids=pa.array(admitted_ids, column.type)
     )
 
-  def as_recorded(self, column: pa.Array) -> pa.Array:
-    """Returns devices as the log has them: those that have a name by it, where logs hold names."""
+  def retraced(self, column: pa.Array, cohort: Sequence[Any]) -> tuple[pa.Array, set[Any]]:
+    """Returns candidates as the log has them, and those of a cohort whose ids were erased since."""
     names = self._population.names
     if names is None:
-      return column
-    return pa.array(filter(None, names.find(column.to_pylist())), pa.string())
-
-  def erased(self, recorded: Sequence[Any]) -> set[Any]:
-    """Returns the devices, as the log has them, whose ids were erased."""
-    names = self._population.names
-    if names is None:
-      return set()
-    return {name for name, has_id in zip(recorded, names.have_ids(recorded)) if not has_id}
+      return column, set()
+    candidates = pa.array(filter(None, names.find(column.to_pylist())), pa.string())
+    return candidates, {name for name, has_id in zip(cohort, names.have_ids(cohort)) if not has_id}
 
   def table_of(self, units: unit_tables.UnitTable) -> unit_tables.UnitTable:
     """Returns the table of units that the log cites: one of names, where logs hold these."""

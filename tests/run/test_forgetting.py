@@ -1,7 +1,6 @@
 """Devices under random names: one can be erased, and every statement stays as it is."""
 
 import json
-import pathlib
 import shutil
 
 import numpy as np
@@ -15,14 +14,9 @@ from tests import made
 _IDS = [f'phone-{i}' for i in range(5)]
 
 
-def _open(tmp_path: pathlib.Path, **more) -> dpftrl.Population:
-  files = dict(names=tmp_path / 'names' / 'names.db', salt=tmp_path / 'keys' / 'salt')
-  return dpftrl.Population(tmp_path / 'fleet', **files, **more)
-
-
 @pytest.fixture
 def fleet(tmp_path):
-  return _open(tmp_path, epsilon=4.0, delta=1e-6)
+  return made.named_population(tmp_path, epsilon=4.0, delta=1e-6)
 
 
 def _claim() -> dpftrl.Claim:
@@ -33,18 +27,12 @@ def _run(tmp_path, fleet, name='run1'):
   return dpftrl.Run(tmp_path / name, _claim(), population=fleet)
 
 
-def _holding(folder: pathlib.Path, text: str) -> list[str]:
-  """Returns the files below a folder that hold a text."""
-  files = [path for path in folder.rglob('*') if path.is_file()]
-  return [path.name for path in files if text.encode() in path.read_bytes()]
-
-
 def test_files_hold_names_only(tmp_path, fleet):
   with _run(tmp_path, fleet) as run:
     with run.round(_IDS) as round_:
       assert list(round_.device_ids) == _IDS
-    assert _holding(tmp_path, 'phone-3') == ['names.db']
-  assert _holding(tmp_path, 'phone-3') == ['names.db']
+    assert made.holding(tmp_path, 'phone-3') == ['names.db']
+  assert made.holding(tmp_path, 'phone-3') == ['names.db']
 
 
 def test_a_device_keeps_its_name_and_its_charges(tmp_path, fleet):
@@ -52,7 +40,7 @@ def test_a_device_keeps_its_name_and_its_charges(tmp_path, fleet):
     for _ in range(3):
       with run.round(_IDS):
         pass
-  again = _open(tmp_path)
+  again = made.named_population(tmp_path)
   with _run(tmp_path, again, 'run2') as run:
     with run.round([*_IDS, 'new']) as round_:
       assert round_.device_ids.tolist() == [*_IDS, 'new']
@@ -69,16 +57,16 @@ def test_forgetting_leaves_no_byte_and_every_statement(tmp_path, fleet):
   before = dpftrl.replay(tmp_path / 'run1', delta=1e-6).to_json()
   share = fleet.status()['charged_share']
   assert fleet.forget(['phone-1', 'phone-3', 'unknown']) == 2
-  assert not _holding(tmp_path, 'phone-1') + _holding(tmp_path, 'phone-3')
-  assert _holding(tmp_path, 'phone-2') == ['names.db']
+  assert not made.holding(tmp_path, 'phone-1') + made.holding(tmp_path, 'phone-3')
+  assert made.holding(tmp_path, 'phone-2') == ['names.db']
   assert dpftrl.replay(tmp_path / 'run1', delta=1e-6).to_json() == before
   assert fleet.status()['charged_share'] == share
-  for opened in (fleet, _open(tmp_path)):
+  for opened in (fleet, made.named_population(tmp_path)):
     with _run(tmp_path, opened) as run:
       with run.round([*_IDS, 'unknown']) as round_:
         assert list(round_.device_ids) == ['phone-0', 'phone-2', 'phone-4']
         assert [each.reason for each in round_.turned_away] == ['withdrawn'] * 3
-  assert not _holding(tmp_path, 'phone-1')
+  assert not made.holding(tmp_path, 'phone-1')
 
 
 def test_another_spelling_is_no_other_device(tmp_path, fleet):
@@ -107,7 +95,7 @@ def test_an_older_table_of_names_is_refused(tmp_path, fleet):
     with pytest.raises(refusals.LogError, match='earlier moment'):
       fleet.status()
     with pytest.raises(refusals.LogError, match='earlier moment'):
-      _open(tmp_path)
+      made.named_population(tmp_path)
 
 
 def test_names_and_salt_are_those_of_before(tmp_path, fleet):
@@ -115,10 +103,10 @@ def test_names_and_salt_are_those_of_before(tmp_path, fleet):
     dpftrl.Population(tmp_path / 'fleet')
   (tmp_path / 'keys' / 'salt').write_bytes(b'x' * 32)
   with pytest.raises(ValueError, match='is another salt'):
-    _open(tmp_path)
+    made.named_population(tmp_path)
   (tmp_path / 'keys' / 'salt').unlink()
   with pytest.raises(refusals.LogError, match='salt'):
-    _open(tmp_path)
+    made.named_population(tmp_path)
 
 
 def test_salt_lies_apart(tmp_path):
@@ -138,7 +126,7 @@ def test_a_population_without_names_forgets_nobody(tmp_path):
 
 
 def test_who_withdraws_or_has_a_class_has_a_name(tmp_path):
-  fleet = _open(tmp_path, epsilon={'a': 4.0, 'b': 0.3}, delta=1e-6, default='a')
+  fleet = made.named_population(tmp_path, epsilon={'a': 4.0, 'b': 0.3}, delta=1e-6, default='a')
   fleet.withdraw(['phone-1'])
   fleet.classify(['phone-2'], 'b')
   with _run(tmp_path, fleet) as run:
@@ -147,7 +135,7 @@ def test_who_withdraws_or_has_a_class_has_a_name(tmp_path):
         'phone-1': 'withdrawn',
         'phone-2': 'population_life',
       }
-  assert _holding(tmp_path, 'phone-') == ['names.db']
+  assert made.holding(tmp_path, 'phone-') == ['names.db']
 
 
 def test_a_private_aggregator_has_ids_and_its_log_has_names(tmp_path, fleet):
@@ -165,7 +153,7 @@ def test_a_private_aggregator_has_ids_and_its_log_has_names(tmp_path, fleet):
       for device_id in ('phone-1', 'phone-2'):
         round_.add(np.ones(2), device_id=device_id)
     assert round_.mean.shape == (2,)
-  assert _holding(tmp_path, 'phone-1') == ['names.db']
+  assert made.holding(tmp_path, 'phone-1') == ['names.db']
 
 
 def test_the_command(tmp_path, fleet, capsys):
@@ -178,7 +166,7 @@ def test_the_command(tmp_path, fleet, capsys):
   flags = [f'--names={tmp_path}/names/names.db', f'--salt={tmp_path}/keys/salt']
   dispatch.run(['forget', str(tmp_path / 'fleet'), *flags, f'--ids={tmp_path}/ids', '--json'])
   assert json.loads(capsys.readouterr().out) == {'num_ids': 2, 'num_erased': 1}
-  assert not _holding(tmp_path / 'names', 'phone-1')
+  assert not made.holding(tmp_path / 'names', 'phone-1')
   (tmp_path / 'ids').write_text('\n')
   with pytest.raises(SystemExit):
     dispatch.run(['forget', str(tmp_path / 'fleet'), *flags, f'--ids={tmp_path}/ids'])
@@ -189,10 +177,10 @@ def test_a_crash_between_any_two_writes_of_forgetting(tmp_path, monkeypatch):
   """An erasure is whole or not begun: no id is erased and open, or closed and in the table."""
   base = tmp_path / 'all'
   base.mkdir()
-  with _run(base, _open(base, epsilon=4.0, delta=1e-6)) as run:
+  with _run(base, made.named_population(base, epsilon=4.0, delta=1e-6)) as run:
     with run.round(_IDS):
       pass
-  share = _open(base).status()['charged_share']
+  share = made.named_population(base).status()['charged_share']
   copies = []
 
   def around(owner, name):
@@ -212,18 +200,18 @@ def test_a_crash_between_any_two_writes_of_forgetting(tmp_path, monkeypatch):
     around(population_ledger.PopulationLedger, 'append')
     around(mark.MarkFile, 'write')
     around(pseudonyms.Names, 'erase')
-    _open(base).forget(['phone-1'])
+    made.named_population(base).forget(['phone-1'])
     monkeypatch.undo()
   assert len(copies) >= 6
   erased = set()
   for copy in copies:
-    fleet = _open(copy, moved=True)
+    fleet = made.named_population(copy, moved=True)
     assert fleet.status()['charged_share'] == share
     with _run(copy, fleet) as run, run.round(_IDS) as round_:
       is_erased = 'phone-1' not in round_.device_ids
-    assert bool(_holding(copy, 'phone-1')) != is_erased
+    assert bool(made.holding(copy, 'phone-1')) != is_erased
     assert fleet.forget(['phone-1']) == (not is_erased)
-    assert not _holding(copy, 'phone-1')
+    assert not made.holding(copy, 'phone-1')
     erased.add(is_erased)
   assert erased == {True, False}
 

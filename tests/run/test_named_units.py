@@ -1,6 +1,5 @@
 """People and their devices under random names: either can be erased, and statements stay."""
 
-import pathlib
 import shutil
 
 import numpy as np
@@ -23,14 +22,9 @@ _DEVICES = ['phone-1', 'tab-7', 'phone-2']
 _IDS = sorted({each for row in _ROWS for each in row[:2]})
 
 
-def _open(folder: pathlib.Path, **more) -> dpftrl.Population:
-  files = dict(names=folder / 'names' / 'names.db', salt=folder / 'keys' / 'salt')
-  return dpftrl.Population(folder / 'fleet', **files, **more)
-
-
 @pytest.fixture
 def fleet(tmp_path):
-  return _open(tmp_path, epsilon=4.0, delta=1e-6, unit='person')
+  return made.named_population(tmp_path, epsilon=4.0, delta=1e-6, unit='person')
 
 
 def _table(rows=_ROWS) -> unit_tables.UnitTable:
@@ -44,12 +38,6 @@ def _run(folder, fleet, rows=_ROWS, name='run1', inner=None):
     'identity', noise_multiplier=8.0, participation=dpftrl.PerUnit(inner, max_rows=2)
   )
   return dpftrl.Run(folder / name, claim, population=fleet, units=_table(rows))
-
-
-def _holding(folder: pathlib.Path, text: str) -> list[str]:
-  """Returns the files below a folder that hold a text."""
-  files = [path for path in folder.rglob('*') if path.is_file()]
-  return [path.name for path in files if text.encode() in path.read_bytes()]
 
 
 def _away(round_) -> dict[str, str]:
@@ -77,7 +65,7 @@ def test_files_hold_names_and_charges_are_those_of_ids(tmp_path, fleet):
   shutil.rmtree(tmp_path / 'run2')
   shutil.rmtree(tmp_path / 'plain')
   for each in _IDS:
-    assert _holding(tmp_path, each) == ['names.db']
+    assert made.holding(tmp_path, each) == ['names.db']
 
 
 @pytest.mark.parametrize('erased', [['phone-1'], ['u-ada'], ['u-ada', 'phone-1', 'tab-7']])
@@ -93,11 +81,11 @@ def test_forgetting_leaves_no_byte_and_every_statement(tmp_path, fleet, erased, 
   statement, table, charged = _statement(tmp_path), tables[0].read_bytes(), _charged(fleet)
   assert fleet.forget(erased) == len(erased)
   for each in _IDS:
-    assert _holding(tmp_path, each) == ([] if each in erased else ['names.db'])
+    assert made.holding(tmp_path, each) == ([] if each in erased else ['names.db'])
   again = dpftrl.replay(tmp_path / 'fleet', units=tables, delta=1e-6)
   assert (again.to_json(), _statement(tmp_path), _charged(fleet)) == (stated, statement, charged)
   rows = [row for row in _ROWS if not (is_purged and {*row[:2]} & {*erased})]
-  for opened in (fleet, _open(tmp_path)):
+  for opened in (fleet, made.named_population(tmp_path)):
     with _run(tmp_path, opened, rows, inner=inner) as run:
       with run.round(_DEVICES) as round_:
         gone = [
@@ -106,7 +94,7 @@ def test_forgetting_leaves_no_byte_and_every_statement(tmp_path, fleet, erased, 
         assert _away(round_) == dict.fromkeys(gone, 'withdrawn')
       assert all('withdrew' in str(each) for each in round_.turned_away)
     assert tables[0].read_bytes() == table
-  assert not [each for each in erased if _holding(tmp_path, each)]
+  assert not [each for each in erased if made.holding(tmp_path, each)]
 
 
 def test_evidence_after_forgetting_verifies(tmp_path, fleet):
@@ -117,8 +105,8 @@ def test_evidence_after_forgetting_verifies(tmp_path, fleet):
   dpftrl.write_evidence(tmp_path / 'evidence', opened, delta=1e-6)
   result = dpftrl.verify(tmp_path / 'evidence')
   assert result.passed, str(result)
-  assert not _holding(tmp_path, 'u-ada') + _holding(tmp_path, 'phone-2')
-  assert _holding(tmp_path, 'phone-1') == ['names.db']
+  assert not made.holding(tmp_path, 'u-ada') + made.holding(tmp_path, 'phone-2')
+  assert made.holding(tmp_path, 'phone-1') == ['names.db']
 
 
 def test_rows_are_appended_also_after_an_erasure(tmp_path, fleet):
@@ -141,7 +129,10 @@ def test_rows_are_appended_also_after_an_erasure(tmp_path, fleet):
       run.extend_units(_table(rows[1:]))
     with pytest.raises(refusals.LogError, match='lacks rows'):
       run.extend_units(_table((rows[1], rows[0], *rows[2:])))
-  with _run(tmp_path, _open(tmp_path), rows) as run, run.round(['phone-10']) as round_:
+  with (
+    _run(tmp_path, made.named_population(tmp_path), rows) as run,
+    run.round(['phone-10']) as round_,
+  ):
     assert round_.device_ids.tolist() == ['phone-10']
   assert _statement(tmp_path)['num_rounds'] == 4
 
@@ -151,17 +142,15 @@ def test_a_new_device_of_an_erased_owner_takes_no_part(tmp_path, fleet):
   with _run(tmp_path, fleet) as run:
     with run.round(_DEVICES):
       pass
-    fleet.forget(['u-ada'])
-    rows = (*_ROWS, ('new-1', 'u-ada', 1), ('new-2', 'u-ada', 3), ('new-2', 'u-ben', 1))
+    fleet.forget(['u-ada', 'u-eve'])
+    rows = (('new-1', 'u-ada', 1), ('new-2', 'u-ada', 9), ('new-2', 'u-ben', 1))
+    rows = (*_ROWS, *rows, ('new-2', 'u-eve', 2))
     for _ in range(2):  # The second time nothing is appended.
       run.extend_units(_table(rows))
       assert len(run.guard.units) == len(rows)
-    with run.round(['new-1', 'new-2', 'phone-2']) as round_:
-      assert _away(round_) == {'new-1': 'withdrawn'}
-    with run.round(['new-2']):
-      pass
-    with run.round(['new-2', 'phone-2']) as round_:
-      assert _away(round_) == {'new-2': 'withdrawn'}
+    for gone in (['new-1'], ['new-1', 'new-2'], ['new-1', 'new-2']):
+      with run.round(['new-1', 'new-2', 'phone-2']) as round_:
+        assert _away(round_) == dict.fromkeys(gone, 'withdrawn')
   assert _statement(tmp_path)['num_rounds'] == 4
 
 
@@ -198,11 +187,11 @@ def test_runs_share_the_budget_of_a_person(tmp_path, fleet):
 def test_a_crash_at_any_write_of_a_table_goes_on(tmp_path, monkeypatch):
   base = tmp_path / 'all'
   base.mkdir()
-  with _run(base, _open(base, epsilon=4.0, delta=1e-6, unit='person')) as run:
+  with _run(base, made.named_population(base, epsilon=4.0, delta=1e-6, unit='person')) as run:
     with run.round(_DEVICES):
       pass
-  _open(base).forget(['phone-1'])
-  charged, copies = _charged(_open(base)), []
+  made.named_population(base).forget(['phone-1'])
+  charged, copies = _charged(made.named_population(base)), []
   rows = (*_ROWS, ('phone-9', 'u-dan', 1))
 
   def around(owner, name):
@@ -222,15 +211,15 @@ def test_a_crash_at_any_write_of_a_table_goes_on(tmp_path, monkeypatch):
     around(pseudonyms.Names, 'add')
     around(unit_tables.UnitTable, 'save')
     around(durable, 'sync_folder')
-    with _run(base, _open(base), rows) as run, run.round(['phone-9']):
+    with _run(base, made.named_population(base), rows) as run, run.round(['phone-9']):
       pass
     monkeypatch.undo()
   assert len(copies) >= 6
   for copy in copies:
-    fleet = _open(copy, moved=True)
+    fleet = made.named_population(copy, moved=True)
     if fleet.status()['num_rounds'] == 1:
       assert _charged(fleet) == charged
     with _run(copy, fleet, rows) as run, run.round(['phone-9', 'phone-2', 'phone-1']) as round_:
       assert round_.device_ids.tolist() == ['phone-9', 'phone-2']
     assert _statement(copy)['num_devices'] == 4
-    assert not _holding(copy, 'phone-1')
+    assert not made.holding(copy, 'phone-1')

@@ -145,12 +145,12 @@ class TrainingRun(live_run.LiveRun):
       if t >= self.max_rounds:
         break
       if t < begun:
-        candidates = self.guard.as_recorded(cohort.device_ids)
+        candidates, erased = self.guard.retraced(t, cohort.device_ids)
         again = admission.admit(retraced, candidates, spellings=spellings)
         allowed = set(again.beside(self.claim, log.run, retraced).column.to_pylist())
         others = allowed ^ set(log.cohort(t).tolist())
         # A population turns some of them away, and has erased ids of others.
-        if others - (allowed | self.guard.erased(t) if self.claim.population else set()):
+        if others - (allowed | erased if self.claim.population else set()):
           raise mark.LostStateError(
             f'{log.path} has other devices in round {t} than these settings'
             ' give; resume with those that the run was started with'

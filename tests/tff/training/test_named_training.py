@@ -15,13 +15,7 @@ pytestmark = pytest.mark.tff
 
 
 def _open(folder, **more):
-  files = dict(names=folder / 'names' / 'names.db', salt=folder / 'keys' / 'salt')
-  return dpftrl.Population(folder / 'fleet', epsilon=40.0, delta=1e-6, **files, **more)
-
-
-def _holding(folder, text):
-  files = [path for path in folder.rglob('*') if path.is_file()]
-  return [path.name for path in files if text.encode() in path.read_bytes()]
+  return made.named_population(folder, epsilon=40.0, delta=1e-6, **more)
 
 
 def _run(folder, fleet, **options):
@@ -47,7 +41,7 @@ def test_killed_at_any_step_goes_on_after_an_erasure(tmp_path, step):
   assert len(set(rows)) == len(rows)
   for i in range(9):
     device_id = f'device-{i}'
-    assert _holding(tmp_path, device_id) in ([], [] if device_id in erased else ['names.db'])
+    assert made.holding(tmp_path, device_id) in ([], [] if device_id in erased else ['names.db'])
   with fleet.exclusive():
     assert len(fleet._state.losses.shares()) == len({each for row in again for each in row})
 
@@ -93,6 +87,6 @@ def test_people_train_under_names(tmp_path):
   assert seen and not seen & {'client 0', 'client 1', 'client 5'}
   assert statement.unit == 'person' and statement.declared.holds and statement.num_rounds == 8
   (tmp_path / 'given' / 'owners.csv').unlink()
-  assert not _holding(tmp_path, 'owner 0') + _holding(tmp_path, 'client 5')
+  assert not made.holding(tmp_path, 'owner 0') + made.holding(tmp_path, 'client 5')
   for each in ('client 3', 'owner 2'):
-    assert _holding(tmp_path, each) == ['names.db']
+    assert made.holding(tmp_path, each) == ['names.db']
