@@ -19,12 +19,12 @@ from fl_dpftrl.mechanisms import undoing
 from fl_dpftrl.mechanisms.files import documents
 from fl_dpftrl.mechanisms.sensitivities import gram_search
 
-# Syncs and removals of many small files take a quarter of the time of tests on a disk. What is
-# lost with power is up to the disk of tests/run/test_protocol.py, wherever its files are.
-_MEMORY = pathlib.Path('/dev/shm')
+# Syncs take a quarter of the time of tests on a disk. What a loss of power takes away is up to the
+# `Disk` of tests/run/test_protocol.py, wherever its files are.
+_MEMORY = '/dev/shm'
 if 'TMPDIR' not in os.environ and os.access(_MEMORY, os.W_OK):
   if shutil.disk_usage(_MEMORY).free >= 8 << 30:
-    os.environ['TMPDIR'] = tempfile.tempdir = str(_MEMORY)
+    os.environ['TMPDIR'] = tempfile.tempdir = _MEMORY
 
 # TensorFlow has a million objects: to look through them for garbage takes up to a
 # tenth of the time of its tests, where it is done as often as Python does by itself.
@@ -91,36 +91,37 @@ def _put_long_modules_first(items):
 
 
 @pytest.fixture(autouse=True, scope='session')
-def checked_once():
-  """What is the same for each use of a strategy is computed once: up to a second at 4096 rounds."""
-  check, farthest, known = undoing.check_undoes, lattice_units.Unit.farthest, {}
-  worst, limits = gram_search.worst_square, ('_MOST_STEPS', '_MOST_VISITS', '_MOST_SIGNED')
+def computed_once():
+  """Pure functions that meet the same strategies and Gram matrices in test after test."""
+  check, farthest = undoing.check_undoes, lattice_units.Unit.farthest
+  worst_square, limits = gram_search.worst_square, ('_MOST_STEPS', '_MOST_VISITS', '_MOST_SIGNED')
+  known = {}
 
-  def once(compute, *of, strategy):
-    each = (strategy, getattr(strategy, 'strategy', strategy))  # A stamped one has another inside.
-    if not all(type(one).__module__.startswith('fl_dpftrl.') for one in each):
-      return compute()
-    key = documents.strategy_digest(strategy), *of
+  def once(compute, *key):
     if key not in known:
       known[key] = compute()
     return known[key]
 
+  def of_strategy(compute, strategy, *of):  # Up to a second at 4096 rounds.
+    each = (strategy, getattr(strategy, 'strategy', strategy))  # A stamped one has another inside.
+    if not all(type(one).__module__.startswith('fl_dpftrl.') for one in each):
+      return compute()
+    return once(compute, documents.strategy_digest(strategy), *of)
+
   def check_undoes(strategy, noise, *rounds):
-    once(lambda: check(strategy, noise, *rounds), *rounds, strategy=strategy)
+    of_strategy(lambda: check(strategy, noise, *rounds), strategy, *rounds)
 
   def farthest_of(unit, strategy):
-    return once(lambda: farthest(unit, strategy), unit.shift, 'farthest', strategy=strategy)
+    return of_strategy(lambda: farthest(unit, strategy), strategy, unit.shift, 'farthest')
 
-  def worst_square(gram, *of):  # The search for the worst pattern of a Gram matrix.
-    key = gram.tobytes(), *of, *(getattr(gram_search, limit) for limit in limits)
-    if key not in known:
-      known[key] = worst(gram, *of)
-    return known[key]
+  def worst(gram, *of):
+    bounds = (getattr(gram_search, limit) for limit in limits)
+    return once(lambda: worst_square(gram, *of), gram.tobytes(), *of, *bounds)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(gram_search, 'worst_square', worst_square)
     patch.setattr(undoing, 'check_undoes', check_undoes)
     patch.setattr(lattice_units.Unit, 'farthest', farthest_of)
+    patch.setattr(gram_search, 'worst_square', worst)
     yield
 
 

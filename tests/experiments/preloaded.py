@@ -7,10 +7,12 @@ import pyarrow.dataset  # noqa: F401
 from matplotlib import pyplot
 
 from experiments.stackoverflow import train, training  # noqa: F401
+from fl_dpftrl.participation.counts import seen
 from fl_dpftrl.prove.reports import page
 from tests.experiments import conversions
 
 conversions.convert()
+seen.Seen().add(['a'])  # The first compiled loop loads Numba.
 pyplot.figure().savefig(io.BytesIO())
 for name in page._environment().list_templates():
   page._environment().get_template(name)

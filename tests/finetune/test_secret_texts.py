@@ -38,7 +38,7 @@ def test_made_up_people_take_part_beside_the_others():
   assert (task.tokens[-28:, : trained_on.shape[1]] == trained_on).all()
 
 
-@pytest.mark.parametrize('number', [1, 28, 700])
+@pytest.mark.parametrize('number', [1, pytest.param(28, marks=pytest.mark.thorough), 700])
 def test_losses_are_those_of_the_digits_of_each_text_by_itself(number):
   """Beginnings are computed once for secrets of a name, and none sees the digits of another."""
   task = secret_texts.beside(small.task(length=48), number)

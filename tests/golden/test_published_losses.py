@@ -16,7 +16,7 @@ ROWS = [
   pytest.param(
     row,
     id='-'.join([row['mechanism'], row['objective'], *map(str, row.get('size', {}).values())]),
-    marks=[pytest.mark.slow] if row.get('slow') else [],
+    marks=[pytest.mark.thorough] if row.get('thorough') else [],
   )
   for row in TABLE['rows']
 ]

@@ -34,15 +34,7 @@ WHEN = st.tuples(st.integers(0, 4), st.booleans())
 KILLS = st.none() | st.none() | WHEN  # Most often none.
 PLACES = st.sets(st.integers(0, 2))
 WRITES = ('fdatasync', 'fsync', 'ftruncate', 'link', 'pwrite', 'rename', 'replace', 'unlink')
-NEED_ROOM = (
-  'fdatasync',
-  'fsync',
-  'ftruncate',
-  'pwrite',
-  'INSERT',
-  'COMMIT',
-  'PRAGMA wal_checkpoint',
-)
+FILLS = ('fdatasync', 'fsync', 'ftruncate', 'pwrite', 'INSERT', 'COMMIT', 'PRAGMA wal_checkpoint')
 
 
 class Killed(BaseException):
@@ -120,9 +112,9 @@ class Disk:
     raise KeyboardInterrupt
 
   def _refuse(self, what: str) -> None:
-    if what in WRITES and what in NEED_ROOM:
+    if what in WRITES and what in FILLS:
       raise OSError(errno.ENOSPC, 'No space left on device')
-    if what.startswith(NEED_ROOM):
+    if what.startswith(FILLS):
       raise sqlite3.OperationalError('database or disk is full')
 
   def kill_now(self) -> None:

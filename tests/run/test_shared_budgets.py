@@ -367,14 +367,13 @@ def _start(folder: pathlib.Path, name: str, seed: int, sigma: float) -> subproce
 
 @pytest.mark.slow
 def test_processes_that_are_killed_at_any_moment(tmp_path):
-  kills = int(os.environ.get('POPULATION_KILLS', '12'))
   rng = np.random.default_rng(5)
   dpftrl.Population(tmp_path / 'fleet', epsilon=20.0, delta=1e-6)
   released = dict[tuple[str, int], list[str]]()
   sigmas = {'run1': 20.0, 'run2': 30.0, 'run3': 15.0}
   workers = dict[str, subprocess.Popen]()
   try:
-    for kill in range(kills):
+    for kill in range(7):
       for name in sigmas:
         if name not in workers or workers[name].poll() is not None:
           workers[name] = _start(tmp_path, name, kill, sigmas[name])

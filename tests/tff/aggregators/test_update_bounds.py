@@ -140,6 +140,12 @@ def test_squares_that_vanish_in_float32_are_counted():
   assert bound(values, clip_norm=1.0, zeroing_norm=1e-21)[1] == [0, 1, 0]
 
 
+# By TensorFlow's loops, and compiled; each is traced once for a size.
+SUMS_OF_SQUARES = [
+  tf.function(update_bounds._sum_of_squares, jit_compile=compiled) for compiled in (False, True)
+]
+
+
 @pytest.mark.parametrize(
   'size', [update_bounds._FEW - 1, update_bounds._FEW, update_bounds._FEW + 7, 100_003]
 )
@@ -154,8 +160,7 @@ def test_sums_of_many_squares_keep_within_the_error_that_is_assumed(size, scale)
   ):
     values = (scale * values).astype(np.float32)
     exact = math.fsum(np.square(values, dtype=np.float64))
-    for compiled in (False, True):
-      add = tf.function(update_bounds._sum_of_squares, jit_compile=compiled)
+    for add in SUMS_OF_SQUARES:
       assert abs(float(add(tf.constant(values))) / exact - 1.0) < update_bounds._NORM_ERROR
 
 
