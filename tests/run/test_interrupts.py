@@ -17,7 +17,7 @@ from tests.run import interrupts
 STRATEGY = every_family.example('banded', 40)
 SCHEMA = dpftrl.MinSep(num_rounds=40, min_sep=2)
 CLAIM = made.claim(STRATEGY, participation=SCHEMA)
-NUM_ROUNDS, NUM_LOOPS = 2, 6
+NUM_ROUNDS, NUM_LOOPS = 2, 20
 
 
 def cohort(t):
