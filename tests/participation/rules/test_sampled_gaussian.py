@@ -217,7 +217,7 @@ NEIGHBOURS = [
   'sample, argument, share',
   [(fixed_size, 1, 0.25), (fixed_size, 2, 0.5), (poisson, 0.25, 0.25), (poisson, 0.5, 0.5)],
 )
-@pytest.mark.parametrize('sigma', [1.0, 3.0])
+@pytest.mark.parametrize('sigma', [1.0, pytest.param(3.0, marks=pytest.mark.thorough)])
 def test_no_release_of_a_replaced_example_spends_more(pair, sample, argument, share, sigma):
   """One release and two, in both directions and with one in each."""
   p, q = (release(sample(e, argument), sigma) for e in pair)
