@@ -8,7 +8,7 @@ NULL := /dev/null
 RUN ?= runs/docstrings
 FLAGS ?= experiments/stackoverflow/flags/docstrings.flags
 TRAIN = $(VENV)/bin/python -m experiments.stackoverflow.train \
-  --flagfile=$(FLAGS) --resume
+  --flagfile=$(FLAGS) --resume $(if $(SECRETS),--secrets=$(SECRETS))
 TESTS ?= tests
 # Processes that test at the same time: one more than two cores, as some wait.
 JOBS ?= 3
@@ -17,7 +17,8 @@ JOBS ?= 3
 TEXT ?=
 EPSILON ?= 2
 OPTIONS ?=
-# Made-up devices, and made-up people with secrets in their texts, beside the people.
+# Made-up devices, and made-up people with secrets in their texts, also of `make train`, beside the
+# people.
 CANARIES ?=
 SECRETS ?=
 FINETUNE_RUN = $(if $(filter file,$(origin RUN)),runs/finetune,$(RUN))

@@ -19,6 +19,7 @@ import warnings
 from typing import Any
 
 import fl_dpftrl as dpftrl
+from experiments import secret_twins
 from experiments.finetune import data, export, flags, plan, secret_texts, settings, train
 from experiments.stackoverflow import command_line
 from fl_dpftrl.prove.reports import registry_entry
@@ -91,8 +92,8 @@ def finetune(given: Any) -> str:
   if given.secrets:
     remembered = secret_texts.remembered(task, trained)
     lines['Secrets'] = root / f'secrets-{units.source}-epsilon{chosen.epsilon:g}.png'
-    secret_texts.draw(lines['Secrets'], remembered)
-    notes += [secret_texts.line(label, result) for label, result in remembered.items()]
+    secret_twins.draw(lines['Secrets'], remembered)
+    notes += [f'secrets {label}: {secret_twins.words(r)}' for label, r in remembered.items()]
   before, *_, after = (outcome['perplexity'] for outcome in outcomes.values())
   if not after < before:  # Also where it is no number.
     notes.append(

@@ -176,6 +176,7 @@ class Hparams:
   embedding: int | None = flag(None, "Size of a word's embedding (default: that of the network).")
   lstm_units: int | None = flag(None, "Number of the LSTM's cells (default: 670, the papers').")
   vocabulary_size: int | None = flag(None, 'Number of known words (default: that of the data set).')
+  secrets: int = flag(0, 'Made-up people with secrets in their texts: does the model remember?')
   rounds_per_evaluation: int = flag(20, 'Number of rounds between two evaluations.')
   delta: float = flag(1e-06, 'δ at which ε is stated.')
   max_epsilon: float | None = flag(
@@ -271,10 +272,18 @@ class Hparams:
         f'--timer_rounds={self.timer_rounds} and'
         f' --timer_hours={self.timer_hours}: give one of the two'
       )
-    for name in ('seed', 'noise_seed', 'clip_rounds', 'public_epochs'):
+    for name in ('seed', 'noise_seed', 'clip_rounds', 'public_epochs', 'secrets'):
       value = getattr(self, name)
       if value is not None and value < 0:
         raise ValueError(f'--{name}={value} must be at least 0')
+    if self.secrets:
+      if not 1 <= (self.timer_rounds or 0) <= self.num_rounds or self.loss_budget:
+        raise ValueError(
+          f'--secrets={self.secrets} needs --timer_rounds, of at most --num_rounds, as the min-sep'
+          ' of made-up people, and no --loss_budget'
+        )
+      if self.secrets > (most := self.timer_rounds * self.report_goal):
+        raise ValueError(f'--secrets={self.secrets} must be at most {most}, --report_goal a round')
 
   def to_json(self) -> dict[str, Any]:
     """Returns all flags, but leaves out the value of a noise seed."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import fl_dpftrl as dpftrl
+from experiments import secret_twins
 from experiments.stackoverflow import configuration, datasets
 from fl_dpftrl.logs import ledger_format
 from fl_dpftrl.prove.reports import registry_entry
@@ -23,6 +24,7 @@ def write(
   *,
   test: Mapping[str, float],
   start_accuracy: float | None,
+  remembered: Mapping[str, Any] | None,
   compare_with: pathlib.Path | None,
   figures: str,
 ) -> str:
@@ -34,6 +36,7 @@ def write(
     dataset: data of the run.
     test: metrics of the model on test data.
     start_accuracy: test accuracy before the first round; None for random weights.
+    remembered: how well twins of secrets are told apart; None without made-up people.
     compare_with: folder of the same run without noise; None if it is not known.
     figures: kind of the plot.
   """
@@ -56,7 +59,15 @@ def write(
   if (diverged := trained.diverged_since(test)) is not None:
     words = f'measurements are not finite from round {diverged} on; smaller learning rates may do.'
     lines.insert(0, ('THE RUN DIVERGED', f'{words} The guarantee below holds all the same'))
-  lines += [*_proof(trained), ('Plot', str(plot))]
+  lines += [*_proof(trained, flags['secrets']), ('Plot', str(plot))]
+  if remembered is not None:
+    results = {'with noise' if flags['noise_multiplier'] else 'without noise': remembered}
+    if flags['noise_multiplier'] and isinstance(without_noise, float):
+      summary = json_files.read(compare_with / configuration.SUMMARY_NAME)
+      results = {'without noise': summary['secrets_remembered'], **results}
+    lines += [(f'Secrets {label}', secret_twins.words(r)) for label, r in results.items()]
+    secret_twins.draw(path := trained.folder / f'secrets.{figures}', results)
+    lines.append(('  plot', str(path)))
   lines += [
     ('Participation log', str(trained.folder / ledger_format.NAME)),
     ('Every round', str(trained.folder / metrics.NAME)),
@@ -68,6 +79,7 @@ def write(
     'dataset_digest': dataset.digest or None,
     'start_accuracy': start_accuracy,
     'unigram_accuracy': dataset.unigram_accuracy,
+    'secrets_remembered': remembered,
   }
   text = json.dumps(content, indent=2, allow_nan=False, default=str)
   durable.write_durably(
@@ -118,7 +130,7 @@ def _accuracies(
   return lines
 
 
-def _proof(trained: dpftrl.Trained) -> list[tuple[str, str]]:
+def _proof(trained: dpftrl.Trained, num_made_up: int) -> list[tuple[str, str]]:
   """Returns lines on the model, the noise, and what the log proves."""
   statement, worst = trained.statement, trained.statement.worst_case
   claim, kind = statement.runs[0].claim, worst.sensitivity_kind.replace('_', ' ')
@@ -131,7 +143,8 @@ def _proof(trained: dpftrl.Trained) -> list[tuple[str, str]]:
     (
       'Participation, from the log',
       f'{statement.num_participations:,} times, by'
-      f' {statement.num_devices:,} of {trained.setting.population:,} devices',
+      f' {statement.num_devices:,} of {trained.setting.population + num_made_up:,} devices'
+      + (f', {num_made_up} of them made-up people with secrets' if num_made_up else ''),
     ),
     (
       '  rounds n, most per device k, min-sep b',

@@ -20,6 +20,7 @@ from experiments.stackoverflow import (
   networks,
   remote_machines,
   report,
+  secret_texts,
   training_model,
 )
 from fl_dpftrl.mechanisms import workloads
@@ -65,6 +66,8 @@ def train(
     start = training_model.learnt_from_public_text(
       network, dataset, epochs=hparams.public_epochs, seed=hparams.seed
     )
+  people = secret_texts.drawn(hparams, dataset, folder) if hparams.secrets else None
+  data = dataset if people is None else people.data
   interrupt.check()
   process = learning_process(hparams, dataset, network, factory, start)
   interrupt.check()
@@ -79,9 +82,10 @@ def train(
       factory,
       folder=folder,
       num_rounds=hparams.num_rounds,
-      clients=dataset.train_clients,
+      clients=data.train_clients,
+      rounds=people and (lambda: people.rounds(scenario)),
       client_data=lambda t, device: datasets.client_dataset(
-        dataset,
+        data,
         device,
         batch_size=hparams.batch_size,
         max_sentences=hparams.max_sentences,
@@ -101,7 +105,7 @@ def train(
         dpftrl.observers.ProgressLine(hparams.rounds_per_evaluation, stream=sys.stderr),
       ],
       setting=settings.Setting(
-        dataset=f'{hparams.dataset}: {dataset.licence}',
+        dataset=f'{hparams.dataset}: {data.licence}',
         unit=dataset.unit,
         strategy=hparams.strategy or f'{strategy.family}, optimised',
       ),
@@ -109,6 +113,8 @@ def train(
       say=say,
     )
     test = evaluated(trained.model.trainable, dataset.test)
+    first = start or network.initial_weights(hparams.seed)
+    remembered = people and people.remembered(network, first, trained.model.trainable)
     start_accuracy = None if start is None else evaluated(start, dataset.test)['accuracy']
   interrupt.check()
   print(
@@ -118,6 +124,7 @@ def train(
       dataset,
       test=test,
       start_accuracy=start_accuracy,
+      remembered=remembered,
       compare_with=compare_with,
       figures=figures,
     )

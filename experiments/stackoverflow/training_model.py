@@ -149,6 +149,20 @@ def _predict(
   return predict
 
 
+def predicted(
+  network: networks.Network, weights: Sequence[np.ndarray], rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns loss, in nats, and hit of each target of rows: [number of rows, length] each."""
+  rows = rows.astype(np.int32)
+  weights = [tf.convert_to_tensor(weight) for weight in weights]
+  predict = _predict(network, tuple(weight.shape for weight in weights), rows.shape[1])
+  part = lambda i: [a.numpy() for a in predict(weights, rows[i : i + _EVALUATION_BATCH])]
+  num_threads = 1 if memory.uses_one_dnn() else machine.cores()
+  with futures.ThreadPoolExecutor(num_threads) as pool:
+    losses, hits = zip(*pool.map(part, range(0, len(rows), _EVALUATION_BATCH)))
+  return np.concatenate(losses), np.concatenate(hits)
+
+
 def evaluate(
   network: networks.Network,
   weights: Sequence[np.ndarray],
@@ -161,17 +175,7 @@ def evaluate(
     `loss`, the mean over all tokens but padding, and the accuracies of
     `vocabulary.masks`, each a fraction; NaN where no target counts.
   """
-  rows = rows.astype(np.int32)
-  weights = [tf.convert_to_tensor(weight) for weight in weights]
-  predict = _predict(network, tuple(weight.shape for weight in weights), rows.shape[1])
-
-  def predicted(start):
-    return [part.numpy() for part in predict(weights, rows[start : start + _EVALUATION_BATCH])]
-
-  num_threads = 1 if memory.uses_one_dnn() else machine.cores()
-  with futures.ThreadPoolExecutor(num_threads) as pool:
-    losses, hits = zip(*pool.map(predicted, range(0, len(rows), _EVALUATION_BATCH)))
-  losses, hits = np.concatenate(losses), np.concatenate(hits)
+  losses, hits = predicted(network, weights, rows)
   targets = rows[:, 1:]
   result = {'loss': float(losses[targets != vocabulary.pad].mean())}
   for name, mask in vocabulary.masks(targets).items():

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from experiments import secret_twins
 from experiments.finetune import data, secret_texts, train
 from tests.finetune import small
 
@@ -73,13 +74,15 @@ def test_the_twin_that_a_model_was_trained_on_is_told_and_stands_out(tmp_path):
   assert statement.num_devices == 28 + 1
   before, told, b = b, 'without noise', task.model.zeros
   nothing = secret_texts.remembered(task, {told: task.model.zeros})[told]
-  assert nothing['accuracy'] == 0.0 and nothing['lower_mu'] == 0.0  # No loss fell.
+  assert (
+    nothing['accuracy'] == 0.0 and nothing['lower_mu'] == 0.0 == nothing['exposure']
+  )  # No loss fell.
   for _ in range(20):  # Of the secret only, without clipping.
     b = b + 4.0 * task.updates([task.num_people], b)[0][0]
   results = secret_texts.remembered(task, {'before': before, told: b})
   assert results['before'] == secret_texts.remembered(task, {'x': before})['x']
   result = results[told]
   assert result['accuracy'] == 1.0 and result['exposure'] > 1.0
-  assert 'twins told apart' in secret_texts.line('without noise', result)
-  secret_texts.draw(tmp_path / 'secrets.png', {'without noise': result, 'with blt noise': nothing})
+  assert 'twins told apart' in secret_twins.words(result)
+  secret_twins.draw(tmp_path / 'secrets.png', {'without noise': result, 'with blt noise': nothing})
   assert (tmp_path / 'secrets.png').stat().st_size > 1000
