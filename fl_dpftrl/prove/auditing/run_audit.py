@@ -45,6 +45,7 @@ class RunAudit(result.Checked):
 
   Attributes:
     guarantee: loss of any device of the rounds so far, by the log.
+    void_reason: why nothing is guaranteed all the same; None if nothing voids it.
     num_canaries, num_rounds, num_released: canaries, rounds begun, and those that released.
     num_guesses, correct: coins that were guessed, and right guesses.
     lower_mu, sure_mu: lower bounds on μ by guesses, at 95 % and at 99.9 %.
@@ -54,6 +55,7 @@ class RunAudit(result.Checked):
   """
 
   guarantee: guarantees.Guarantee
+  void_reason: str | None
   num_canaries: int
   num_rounds: int
   num_released: int
@@ -87,6 +89,8 @@ class RunAudit(result.Checked):
   def hints(self) -> list[str]:
     """Sentences on what may be wrong, or be due to updates that follow the model."""
     sentences = []
+    if self.void_reason:
+      sentences.append(f'the run guarantees nothing: {self.void_reason}; μ is that of its noise')
     if lacking := self.num_rounds - self.num_released:
       sentences.append(
         f'{lacking} of {self.num_rounds} rounds have no release here: they failed, or their files'
@@ -119,7 +123,9 @@ class RunAudit(result.Checked):
     """The verdict, and the figures in words."""
     lines = {
       'verdict': f'failed: {self.names}' if self.names else 'nothing refutes the claim',
-      'stated_epsilon': f'{self.guarantee}, of {self.num_rounds} rounds',
+      'stated_epsilon': f'none: {self.void_reason}'
+      if self.void_reason
+      else f'{self.guarantee}, of {self.num_rounds} rounds',
       'lower_epsilon': f'{self.lower_epsilon:.2f} at 95 %, by {self.correct:,} right of'
       f' {self.num_guesses:,} guesses; μ at least {self.lower_mu:.3f} of {self.guarantee.mu:.3f}',
       'noise': f'at most {self.noise_limit:.4f} of the claimed, at 95 %; p = {self.energy:.2g}',
@@ -134,7 +140,7 @@ class RunAudit(result.Checked):
     """Returns what `fl-dpftrl audit RUN --json` prints."""
     return {
       'passed': self.passed,
-      'stated_epsilon': self.guarantee.epsilon(),
+      'stated_epsilon': None if self.void_reason else self.guarantee.epsilon(),
       'stated_mu': self.guarantee.mu,
       'delta': self.guarantee.delta,
       'lower_epsilon': self.lower_epsilon,
@@ -191,8 +197,10 @@ def audit_run(run: str | os.PathLike[str], *, delta: float) -> RunAudit:
   num_guesses = guesses.number_of(number)
   chosen = np.argsort(-np.abs(ratios), kind='stable')[:num_guesses]
   correct = int(((ratios > 0.0) == records.coins)[chosen].sum())
+  statement = replays.replay(opened, delta=delta)
   return RunAudit(
-    guarantee=replays.replay(opened, delta=delta).worst_case,
+    guarantee=statement.worst_case,
+    void_reason=statement.void_reason or statement.worst_case.void_reason,
     num_canaries=number,
     num_rounds=num_rounds,
     num_released=len(rounds),
