@@ -154,6 +154,17 @@ def test_a_new_device_of_an_erased_owner_takes_no_part(tmp_path, fleet):
   assert _statement(tmp_path)['num_rounds'] == 4
 
 
+def test_a_shared_device_that_is_erased_too_is_of_no_new_run(tmp_path, fleet):
+  """Else a new table, without the erased person, would charge its data to the others only."""
+  with _run(tmp_path, fleet) as run, run.round(_DEVICES):
+    pass
+  fleet.forget(['u-ada', 'phone-1', 'tab-7'])
+  rows = [row for row in _ROWS if 'u-ada' not in row]
+  with _run(tmp_path, fleet, rows, name='run2') as run:
+    with run.round(['tab-7', 'phone-2']) as round_:
+      assert _away(round_) == {'tab-7': 'withdrawn'}
+
+
 def test_a_device_without_an_owner_is_named_by_its_place(tmp_path, fleet):
   with _run(tmp_path, fleet) as run:
     fleet.forget(['phone-1'])
