@@ -44,8 +44,7 @@ class RunAudit(result.Checked):
   """Figures that canaries show of a run.
 
   Attributes:
-    guarantee: loss of any device of the rounds so far, by the log.
-    void_reason: why nothing is guaranteed all the same; None if nothing voids it.
+    guarantee, void_reason: loss of any device of the rounds so far, by the log, and what voids it.
     num_canaries, num_rounds, num_released: canaries, rounds begun, and those that released.
     num_guesses, correct: coins that were guessed, and right guesses.
     lower_mu, sure_mu: lower bounds on μ by guesses, at 95 % and at 99.9 %.
@@ -89,8 +88,6 @@ class RunAudit(result.Checked):
   def hints(self) -> list[str]:
     """Sentences on what may be wrong, or be due to updates that follow the model."""
     sentences = []
-    if self.void_reason:
-      sentences.append(f'the run guarantees nothing: {self.void_reason}; μ is that of its noise')
     if lacking := self.num_rounds - self.num_released:
       sentences.append(
         f'{lacking} of {self.num_rounds} rounds have no release here: they failed, or their files'
@@ -121,11 +118,10 @@ class RunAudit(result.Checked):
   @property
   def summary(self) -> json_files.Object:
     """The verdict, and the figures in words."""
+    stated = f'{self.guarantee}, of {self.num_rounds} rounds'
     lines = {
       'verdict': f'failed: {self.names}' if self.names else 'nothing refutes the claim',
-      'stated_epsilon': f'none: {self.void_reason}'
-      if self.void_reason
-      else f'{self.guarantee}, of {self.num_rounds} rounds',
+      'stated_epsilon': f'none: {self.void_reason}' if self.void_reason else stated,
       'lower_epsilon': f'{self.lower_epsilon:.2f} at 95 %, by {self.correct:,} right of'
       f' {self.num_guesses:,} guesses; μ at least {self.lower_mu:.3f} of {self.guarantee.mu:.3f}',
       'noise': f'at most {self.noise_limit:.4f} of the claimed, at 95 %; p = {self.energy:.2g}',
