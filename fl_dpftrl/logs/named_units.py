@@ -35,7 +35,11 @@ def extended(
   ids = [*units.device_ids.to_pylist(), *units.unit_ids.to_pylist()]
   named, size = names.named(ids), len(units)
   rows = list(zip(named[:size], named[size:], units.from_rounds.tolist()))
-  recorded = _rows(unit_tables.opened(path)) if path.exists() else []
+  recorded: list[tuple[str, str, int]] = []
+  if path.exists():
+    table = unit_tables.opened(path)
+    columns = table.device_ids, table.unit_ids, table.from_rounds
+    recorded = list(zip(*(column.tolist() for column in columns)))
   have_device = names.have_ids([row[0] for row in recorded])
   have_owner = names.have_ids([row[1] for row in recorded])
   unerased = [row for row, *pair in zip(recorded, have_device, have_owner) if all(pair)]
@@ -73,8 +77,3 @@ def extended(
   if len(table) > num_recorded:
     table.save(path)
   return table
-
-
-def _rows(table: unit_tables.UnitTable) -> list[tuple[str, str, int]]:
-  columns = table.device_ids, table.unit_ids, table.from_rounds
-  return list(zip(*(column.tolist() for column in columns)))

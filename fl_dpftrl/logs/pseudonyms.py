@@ -1,7 +1,7 @@
 """Random names of devices and their owners, so that logs hold no id and one id can be erased.
 
-The table of names is the only file with ids. It is a database of SQLite, which overwrites what it
-deletes, and lies apart from the logs. A salt in a file of its own keys the hashes of erased ids,
+The table of names is the only file with ids. It is a database of SQLite, written anew when ids are
+erased, and lies apart from the logs. A salt in a file of its own keys the hashes of erased ids,
 which come back under no other name. The file counts its changes, and a ledger cites that count, so
 that an older table is refused.
 """
@@ -125,7 +125,9 @@ class Names:
       hashes = ((self._hash(key),) for key in erased)
       database.executemany('INSERT OR IGNORE INTO closed VALUES (?)', hashes)
       rows = database.executemany('DELETE FROM names WHERE id = ?', ((key,) for key in erased))
-      return rows.rowcount
+    with self._database() as database:
+      database.execute('VACUUM')  # Pages that were split keep copies, which are not overwritten.
+    return rows.rowcount
 
   def _hash(self, key: str) -> bytes:
     return hmac.new(self._salt, key.encode(), hashlib.sha256).digest()
@@ -193,6 +195,7 @@ def _connected(path: pathlib.Path) -> sqlite3.Connection:
     'synchronous=extra',
     'journal_mode=delete',
     'secure_delete=on',
+    'temp_store=memory',  # Else ids would be in a temporary file, of another folder.
   ):
     database.execute(f'PRAGMA {setting}')
   return database

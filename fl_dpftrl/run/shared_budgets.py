@@ -131,7 +131,7 @@ class Population(charges.Charges):
 
     Names, rounds and charges stay, so that every statement stays as it is. Erase several at a time:
     names in the logs that the table lacks are those of the erased. No device of a person who is
-    erased takes part again, and its own id is erased only if it is given too.
+    erased takes part again where a table names them; give its id too, against one that does not.
 
     Args:
       units: ids of devices, and of people who own them; what both are called is one id.

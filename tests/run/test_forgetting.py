@@ -1,6 +1,7 @@
 """Devices under random names: one can be erased, and every statement stays as it is."""
 
 import json
+import random
 import shutil
 
 import numpy as np
@@ -236,3 +237,17 @@ def test_two_spellings_in_one_cohort_are_one_device(tmp_path, fleet):
     fleet.forget(['7'])
     with run.round(['0' * 30 + '7', '7.' + '0' * 26, '-0', '0']) as round_:
       assert round_.device_ids.tolist() == ['-0']
+
+
+def test_split_pages_of_the_table_keep_no_copy_of_an_erased_id(tmp_path):
+  """SQLite overwrites an entry that it deletes, but not the copies that moved entries left."""
+  names = pseudonyms.Names(tmp_path / 'names' / 'names.db', tmp_path / 'salt', is_new=True)
+  ids = [f'pppp{i:06d}q' for i in random.Random(4).sample(range(10**6), 1000)]
+  names.named(ids)
+  erased = sorted(ids[500:])
+  for first in range(0, 500, 50):
+    names.erase(erased[first : first + 50])
+  content = names.path.read_bytes()
+  assert not [each for each in erased if each.encode() in content]
+  assert all(each.encode() in content for each in ids[:500])
+  assert [path.name for path in names.path.parent.iterdir()] == ['names.db']

@@ -94,6 +94,12 @@ def test_forgetting_leaves_no_byte_and_every_statement(tmp_path, fleet, erased, 
         assert _away(round_) == dict.fromkeys(gone, 'withdrawn')
       assert all('withdrew' in str(each) for each in round_.turned_away)
     assert tables[0].read_bytes() == table
+  if is_purged and 'tab-7' in erased:  # Else its other owner alone would be charged in a new run.
+    with (
+      _run(tmp_path, fleet, [_ROWS[2], _ROWS[3]], 'run2') as run,
+      run.round(_DEVICES[1:]) as round_,
+    ):
+      assert _away(round_) == {'tab-7': 'withdrawn'}
   assert not [each for each in erased if made.holding(tmp_path, each)]
 
 

@@ -44,7 +44,7 @@ class RunAudit(result.Checked):
   """Figures that canaries show of a run.
 
   Attributes:
-    guarantee: loss of any device of the rounds so far, by the log.
+    guarantee, void_reason: loss of any device of the rounds so far, by the log, and what voids it.
     num_canaries, num_rounds, num_released: canaries, rounds begun, and those that released.
     num_guesses, correct: coins that were guessed, and right guesses.
     lower_mu, sure_mu: lower bounds on μ by guesses, at 95 % and at 99.9 %.
@@ -54,6 +54,7 @@ class RunAudit(result.Checked):
   """
 
   guarantee: guarantees.Guarantee
+  void_reason: str | None
   num_canaries: int
   num_rounds: int
   num_released: int
@@ -117,9 +118,10 @@ class RunAudit(result.Checked):
   @property
   def summary(self) -> json_files.Object:
     """The verdict, and the figures in words."""
+    stated = f'{self.guarantee}, of {self.num_rounds} rounds'
     lines = {
       'verdict': f'failed: {self.names}' if self.names else 'nothing refutes the claim',
-      'stated_epsilon': f'{self.guarantee}, of {self.num_rounds} rounds',
+      'stated_epsilon': f'none: {self.void_reason}' if self.void_reason else stated,
       'lower_epsilon': f'{self.lower_epsilon:.2f} at 95 %, by {self.correct:,} right of'
       f' {self.num_guesses:,} guesses; μ at least {self.lower_mu:.3f} of {self.guarantee.mu:.3f}',
       'noise': f'at most {self.noise_limit:.4f} of the claimed, at 95 %; p = {self.energy:.2g}',
@@ -134,7 +136,7 @@ class RunAudit(result.Checked):
     """Returns what `fl-dpftrl audit RUN --json` prints."""
     return {
       'passed': self.passed,
-      'stated_epsilon': self.guarantee.epsilon(),
+      'stated_epsilon': None if self.void_reason else self.guarantee.epsilon(),
       'stated_mu': self.guarantee.mu,
       'delta': self.guarantee.delta,
       'lower_epsilon': self.lower_epsilon,
@@ -191,8 +193,10 @@ def audit_run(run: str | os.PathLike[str], *, delta: float) -> RunAudit:
   num_guesses = guesses.number_of(number)
   chosen = np.argsort(-np.abs(ratios), kind='stable')[:num_guesses]
   correct = int(((ratios > 0.0) == records.coins)[chosen].sum())
+  statement = replays.replay(opened, delta=delta)
   return RunAudit(
-    guarantee=replays.replay(opened, delta=delta).worst_case,
+    guarantee=statement.worst_case,
+    void_reason=statement.void_reason or statement.worst_case.void_reason,
     num_canaries=number,
     num_rounds=num_rounds,
     num_released=len(rounds),

@@ -175,6 +175,15 @@ def test_the_command_prints_and_exits_by_what_it_found(ids_are_text, tmp_path):
   assert ('failed checks: energy' in text.stderr) == ids_are_text
 
 
+def test_a_run_that_guarantees_nothing_states_no_epsilon(tmp_path):
+  audit = canary_runs.audited(tmp_path / 'run', noise_seed=3)
+  assert audit.to_json()['stated_epsilon'] is None and audit.to_json()['void_reason']
+  assert audit.summary['stated_epsilon'].startswith('none: the noise seed')
+  lines.run(['replay', tmp_path / 'run', '--delta=1e-6', f'--report={tmp_path}/page.html'])
+  page = (tmp_path / 'page.html').read_text()
+  assert 'What canaries show' in page and 'rounds so far, proven' not in page
+
+
 def test_a_damaged_release_is_named(tmp_path):
   canary_runs.run(tmp_path / 'run', dpftrl.Canaries(SIZE))
   path = tmp_path / 'run' / 'canaries' / 'release-000000003.npy'
