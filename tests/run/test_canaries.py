@@ -302,6 +302,8 @@ def _directions(records):
   (np.zeros(8), ValueError),
   (np.zeros((9, 1)), ValueError),
   (np.full(9, np.nan), ValueError),
+  (np.full(9, 1e300), ValueError),
+  (np.ones(9, complex), ValueError),
   (np.zeros(9), OSError),
 )
 def test_a_loop_whose_sum_cannot_be_stored_has_released_nothing(

@@ -23,6 +23,8 @@ from fl_dpftrl.support.files import durable, mark
 NAME = 'canaries'
 """Name of the folder in that of a run."""
 
+_MOST = 1e30  # standard deviations, whose sums float32 holds
+
 
 class CanaryRecords:
   """Coins, directions, and what rounds released along these.
@@ -107,11 +109,12 @@ class CanaryRecords:
         and for what is not finite.
       clip_norm: clip norm of the round.
     """
-    noised_sum, size = np.asarray(noised_sum, np.float64), self._num_coordinates
-    if noised_sum.shape != (size,) or not np.isfinite(noised_sum).all():
+    noised_sum, size = np.asarray(noised_sum), self._num_coordinates
+    released = noised_sum.real.astype(np.float64) / (self._multiplier * clip_norm)
+    fits = released.shape == (size,) and np.isrealobj(noised_sum)
+    if not (fits and (np.abs(released) < _MOST).all()):
       raise ValueError(f'noised_sum must be {size} finite numbers, got shape {noised_sum.shape}')
-    released = noised_sum[self._places] / (self._multiplier * clip_norm)
-    values, width = self._signs * released, 1
+    values, width = self._signs * released[self._places], 1
     while width < self.size:  # The transform of Walsh and Hadamard.
       first, second = values.reshape(-1, 2, width).swapaxes(0, 1)
       values = np.stack([first + second, first - second], axis=1).ravel()
