@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -32,6 +33,7 @@ class Reader:
     self._num_rounds = num_rounds
     try:
       self._database, record = _image(path)
+      weakref.finalize(self, self._database.close)
       state = ledger_format.read(path, self._database, record)
     except (sqlite3.Error, UnicodeDecodeError) as error:  # The second of SQLite's own messages.
       raise refusals.LogError(f'{path}: is no ledger, or damaged: {error}') from error

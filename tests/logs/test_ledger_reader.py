@@ -1,8 +1,10 @@
 """Ledgers that are read beside their writer: nothing is written there, and no copy stays."""
 
+import gc
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import tempfile
 
@@ -45,6 +47,15 @@ def state(folder):
 
 def rows_of(reader):
   return [tuple(row.values()) for table in reader.tables() for row in table.to_pylist()]
+
+
+def test_the_copy_of_a_reader_is_closed_with_it(log):
+  reader = ledger_reader.Reader(str(log))
+  database = reader._database
+  del reader
+  gc.collect()
+  with pytest.raises(sqlite3.ProgrammingError, match='closed'):
+    database.execute('SELECT 1')
 
 
 ROWS = [(t, device) for t, cohort in enumerate(COHORTS) for device in cohort]
