@@ -111,8 +111,8 @@ class CanaryRecords:
     """
     noised_sum, size = np.asarray(noised_sum), self._num_coordinates
     released = noised_sum.real.astype(np.float64) / (self._multiplier * clip_norm)
-    fits = released.shape == (size,) and np.isrealobj(noised_sum)
-    if not (fits and (np.abs(released) < _MOST).all()):
+    is_sum = released.shape == (size,) and np.isrealobj(noised_sum)
+    if not (is_sum and (np.abs(released) < _MOST).all()):
       raise ValueError(f'noised_sum must be {size} finite numbers, got shape {noised_sum.shape}')
     values, width = self._signs * released[self._places], 1
     while width < self.size:  # The transform of Walsh and Hadamard.
