@@ -118,10 +118,10 @@ class RunAudit(result.Checked):
   @property
   def summary(self) -> json_files.Object:
     """The verdict, and the figures in words."""
-    stated = f'{self.guarantee}, of {self.num_rounds} rounds'
+    guarantee = f'{self.guarantee}, of {self.num_rounds} rounds'
     lines = {
       'verdict': f'failed: {self.names}' if self.names else 'nothing refutes the claim',
-      'stated_epsilon': f'none: {self.void_reason}' if self.void_reason else stated,
+      'stated_epsilon': f'none: {self.void_reason}' if self.void_reason else guarantee,
       'lower_epsilon': f'{self.lower_epsilon:.2f} at 95 %, by {self.correct:,} right of'
       f' {self.num_guesses:,} guesses; μ at least {self.lower_mu:.3f} of {self.guarantee.mu:.3f}',
       'noise': f'at most {self.noise_limit:.4f} of the claimed, at 95 %; p = {self.energy:.2g}',
