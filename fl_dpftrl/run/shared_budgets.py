@@ -132,6 +132,7 @@ class Population(charges.Charges):
     Names, rounds and charges stay, so that every statement stays as it is. Erase several at a time:
     names in the logs that the table lacks are those of the erased. No device of a person who is
     erased takes part again where a table names them; give its id too, against one that does not.
+    Repeat a call that was cut short: the names may be deleted, and the file not yet written anew.
 
     Args:
       units: ids of devices, and of people who own them; what both are called is one id.
