@@ -17,7 +17,7 @@ pytestmark = pytest.mark.tff
 SCHEMA = dpftrl.MinSep(num_rounds=8, min_sep=4)
 BANDED = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.3], None)
 CLIP, MULTIPLIER, DRAWS, GOAL = 0.5, 1.0, 1600, 10
-SMALL = tff.to_type([(np.float32, [800]), (np.float32, [1])])
+SMALL = tff.to_type([(np.float32, [2400]), (np.float32, [1])])
 
 
 # What a sum of float32 numbers, clipped by their squares, fails, however sound its noise is.
@@ -116,7 +116,7 @@ def test_our_aggregator_passes():
 
 @pytest.mark.slow
 def test_tree_aggregation_of_tff_has_the_noise_of_a_tree():
-  specs = [tf.TensorSpec(shape, tf.float32) for shape in ([300, 2], [200])]
+  specs = [tf.TensorSpec(shape, tf.float32) for shape in ([900, 2], [200])]
   tree = tff.aggregators.DifferentiallyPrivateFactory.tree_aggregation
   made = tree(MULTIPLIER, float(GOAL), CLIP, specs)
   value_type = tff.to_type([tff.TensorType(np.float32, spec.shape) for spec in specs])
