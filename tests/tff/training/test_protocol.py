@@ -60,6 +60,7 @@ class Trainer:
   def _open(self):
     self._process, self._row = Process(), None
     self._order = self._error = None
+    self._is_over = False
     self._told, self._paused = threading.Semaphore(0), threading.Semaphore(0)
     self._thread = threading.Thread(target=self._train, daemon=True)
     self._thread.start()
@@ -81,6 +82,7 @@ class Trainer:
         self.opened.train(self._cohorts(), lambda t, device_ids: self._pause())
     except BaseException as error:
       self._error = error
+    self._is_over = True
     self._paused.release()
 
   def note(self, round_index, measurements) -> None:
@@ -139,14 +141,15 @@ class Trainer:
     self._open()
 
   def close(self) -> None:
-    self._go_on()
+    while not self._is_over:  # A round that is open is finished first.
+      self._go_on()
     self._thread.join()
 
   def use_in_a_fork(self, is_open_round: bool) -> None:
     self.opened.guard.log.append(self.opened.next_round, ['a'], 0)
 
   def abandon(self) -> None:
-    if self._thread.is_alive():
+    if not self._is_over:
       with pytest.raises(test_protocol.Killed):
         self._go_on(test_protocol.Killed())
 
