@@ -26,7 +26,7 @@ TRAINING = (
   ' python3.13-venv. macOS, all but training: brew install python@3.13; python3.13 -m pip install .'
   ' PYTHON=PATH names one.'
 )
-PIP = '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check'
+PIP = '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '--no-compile'
 
 
 def find(candidates: list[str], newest: tuple[int, int]) -> str | None:
@@ -59,15 +59,18 @@ def make(python: str, args: argparse.Namespace) -> None:
   options = ['--no-deps', '--require-hashes'] if args.file and args.file.endswith('.lock') else []
   # The wheel of TensorFlow Federated names older Pythons than it runs on.
   options += ['--ignore-requires-python'] if args.training else []
+  found = subprocess.run([inside, '-c', SITE], capture_output=True, text=True, check=True)
+  site = pathlib.Path(found.stdout.strip())
   if args.file:
     run(inside, *PIP, *options, '-r', args.file)
   if args.shim:
-    found = subprocess.run([inside, '-c', SITE], capture_output=True, text=True, check=True)
-    site, shim = pathlib.Path(found.stdout.strip()), pathlib.Path(args.shim)
+    shim = pathlib.Path(args.shim)
     shutil.copy(shim, site)
     (site / f'{shim.stem}.pth').write_text(f'import {shim.stem}\n')
   if args.install:
     run(inside, *PIP, *args.install.split())
+  # By all processors, where pip compiles with one. Some packages have tests of other Pythons.
+  subprocess.run([inside, '-m', 'compileall', '-qq', '-j', '0', '-x', '/tests?/', str(site)])
   if args.training:
     run(inside, str(pathlib.Path(__file__).with_name('warm.py')))
 

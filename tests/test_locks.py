@@ -49,7 +49,7 @@ case "$*" in
     until grep -q waiting *.said; do sleep 0.1; done
     mkdir -p env/bin
     cp "$0" env/bin/python;;
-  *" pip "*) ;;
+  *" pip "*|*" compileall "*) ;;
   *) exec {sys.executable} "$@";;
 esac
 """
