@@ -17,7 +17,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from fl_dpftrl.logs import ledger_format, refusals
+from fl_dpftrl.logs import ledger_format, limits, refusals
 from fl_dpftrl.support.files import durable, paths
 
 _TABLES = (
@@ -27,10 +27,7 @@ _TABLES = (
 )
 _SALT_BYTES, _NAME_BYTES = 32, 16
 _MOST_VALUES = 500  # of a query
-# Without point and sign of the exponent, it may be hexadecimal.
-_NUMBER = re.compile(
-  r'([+-]?)(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?(?:[eE]((?(3)[+-]?|[+-])[0-9]{1,3}))?'
-)
+_NUMBER = re.compile(r'([+-]?)(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+))?')
 Id = str | int
 
 
@@ -202,13 +199,26 @@ def _connected(path: pathlib.Path) -> sqlite3.Connection:
 
 
 def key(device_id: Id) -> str:
-  """Returns the id as the table has it: one spelling of a number, so that no other gets a name."""
+  """Returns the id as the table has it: one spelling of a number, so that no other gets a name.
+
+  Hexadecimal digits such as 1e5 are read as a number too: what is erased leaves nothing by which to
+  tell, and two devices under one name are charged too much, never too little.
+  """
   match = _NUMBER.fullmatch(str(device_id))
   if match is None:
     return str(device_id)
   sign, whole, fraction, exponent = match.groups()
-  point = len(whole) + int(exponent or 0)
-  digits = '0' * -point + f'{whole}{fraction or ""}'.ljust(point, '0')
-  whole, fraction = digits[: max(point, 0)].lstrip('0'), digits[max(point, 0) :].rstrip('0')
-  number = f'{whole or "0"}.{fraction}'.rstrip('.')
-  return f'-{number}' if sign == '-' and (whole or fraction) else number
+  digits = f'{whole}{fraction or ""}'
+  significant = digits.lstrip('0')
+  # Of the number 0.SIGNIFICANT · 10^power.
+  power = len(whole) - len(digits) + len(significant) + int(exponent or 0)
+  significant = significant.rstrip('0')
+  if not significant:
+    return '0'
+  if abs(power) > limits.FIELD_BYTES:
+    number = f'0.{significant}e{power}'
+  elif power > 0:
+    number = f'{significant[:power].ljust(power, "0")}.{significant[power:]}'.rstrip('.')
+  else:
+    number = f'0.{"0" * -power}{significant}'
+  return f'-{number}' if sign == '-' else number

@@ -1,11 +1,15 @@
 """Devices under random names: one can be erased, and every statement stays as it is."""
 
+import contextlib
+import decimal
 import json
 import random
 import shutil
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import population_ledger, pseudonyms, refusals
@@ -232,11 +236,37 @@ def test_names_of_another_population_are_refused(tmp_path, fleet):
 
 def test_two_spellings_in_one_cohort_are_one_device(tmp_path, fleet):
   with _run(tmp_path, fleet) as run:
-    with run.round(['7', '07', '7.0', '1e3', '1000', '0' * 30 + '7']) as round_:
-      assert round_.device_ids.tolist() == ['7', '1e3', '1000']
+    with run.round(['7', '07', '7.0', '1e3', '1000', '0' * 30 + '7', '1E+0003']) as round_:
+      assert round_.device_ids.tolist() == ['7', '1e3']
     fleet.forget(['7'])
     with run.round(['0' * 30 + '7', '7.' + '0' * 26, '-0', '0']) as round_:
       assert round_.device_ids.tolist() == ['-0']
+
+
+@hypothesis.given(
+  st.from_regex(r'[+-]?[0-9]{0,4}\.?[0-9]{0,4}([eE][+-]?0{0,2}[0-9]{1,4})?', fullmatch=True)
+)
+def test_numbers_have_one_key_each(text):
+  key = pseudonyms.key(text)
+  with contextlib.suppress(decimal.InvalidOperation), decimal.localcontext(prec=40_000):
+    number = decimal.Decimal(text)  # Not such as '.' and 'e5'.
+    assert decimal.Decimal(key) == number
+    other = pseudonyms.key(format(number, 'f'))
+    assert key == pseudonyms.key(key) == other
+
+
+def test_two_spellings_in_several_runs_draw_on_one_budget(tmp_path, fleet):
+  num_rounds = 0
+  for ids in (['100000'], ['1e5'], ['1e+05'], ['100000.0']):
+    claim = made.claim('identity', noise_multiplier=8.0, participation=dpftrl.MinSep(40, 1, 40))
+    with dpftrl.Run(tmp_path / ids[0], claim, population=fleet) as run:
+      while len(run.admissible(ids)):
+        with run.round(ids) as round_:
+          num_rounds += len(round_.device_ids)
+  one = dpftrl.account(
+    'identity', dpftrl.MinSep(40, 1, num_rounds), noise_multiplier=8.0, delta=1e-6
+  )
+  assert 3.5 < one.epsilon() <= 4.0
 
 
 def test_split_pages_of_the_table_keep_no_copy_of_an_erased_id(tmp_path):
