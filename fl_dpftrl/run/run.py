@@ -11,7 +11,7 @@ from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import id_columns, unit_tables
 from fl_dpftrl.prove.auditing import canary_records
 from fl_dpftrl.prove.reports import settings
-from fl_dpftrl.run import admission, live_round, live_run, shared_budgets
+from fl_dpftrl.run import admission, live_round, live_run, release, shared_budgets
 from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import paths
@@ -57,14 +57,9 @@ class Run(live_run.LiveRun):
     Args:
       observers: see rounds; `dpftrl.observers` has some. Their errors are warnings.
       num_coordinates: coordinates of an update, if the claim has canaries: the loop adds
-        `canary_updates` of each round to its sum, and tells `released` the sum with noise.
+        `canary_updates` of each round to its sum, and tells `released` the sum with noise. None for
+        those that the claim has, as that of a TFF process whose engine makes the noise.
     """
-    if (claim.canaries is None) != (num_coordinates is None):
-      raise ValueError("num_coordinates, of an update, and the claim's canaries need each other")
-    if claim.canaries is not None:
-      num_coordinates = checks.whole(num_coordinates=num_coordinates)
-      if not isinstance(claim.clip_norm, float):
-        raise ValueError('clip_norm of a claim with canaries must be a number in a Run')
     watching = observer.Observers(observers, paths.local(folder), warns=True)
     super().__init__(
       folder,
@@ -76,7 +71,7 @@ class Run(live_run.LiveRun):
       population=population,
       setting=setting,
       is_private=True,
-      num_coordinates=num_coordinates,
+      num_coordinates=_num_coordinates(claim, num_coordinates),
     )
     watching.begin(self)
 
@@ -184,3 +179,20 @@ class AdmittedRound(live_round.LiveRound):
 
   def _prepare(self, admitted: admission.Admission) -> None:
     self.turned_away, self._canaries = admitted.turned_away, admitted.canaries
+
+
+def _num_coordinates(claim: run_claim.Claim, given: int | None) -> int | None:
+  """Returns the coordinates of an update, which canaries need; None without canaries."""
+  if claim.canaries is None and given is None:
+    return None
+  size = claim.arithmetic.num_coordinates
+  if size is not None:
+    size -= release.num_extra(claim.clip_norm, claim.private_metrics)
+  given = size if given is None else given
+  if claim.canaries is None or given is None:
+    raise ValueError("num_coordinates, of an update, and the claim's canaries need each other")
+  if not isinstance(claim.clip_norm, float):
+    raise ValueError('clip_norm of a claim with canaries must be a number in a Run')
+  if size not in (None, given):
+    raise ValueError(f'num_coordinates must be {size}, as the claim has it, got {given}')
+  return checks.whole(num_coordinates=given)

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl.claims import extra_coordinates
+from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.prove.auditing import canary_records
 from fl_dpftrl.run import observers
 from fl_dpftrl.support.files import mark
@@ -177,12 +179,12 @@ def test_a_run_goes_on_with_its_coins_and_says_what_is_lost(tmp_path):
   secret = folder / 'canaries' / 'secret.json'
   content = secret.read_text()
   secret.write_text(content.replace('seed', 'deed'))
-  with pytest.raises(mark.LostStateError, match='tells the coins'):
+  with pytest.raises(mark.LostStateError, match='has the coins'):
     opened(folder)
   secret.unlink()
-  with pytest.raises(mark.LostStateError, match='tells the coins'):
+  with pytest.raises(mark.LostStateError, match='has the coins'):
     opened(folder)
-  with pytest.raises(mark.LostStateError, match='tells the coins'):
+  with pytest.raises(mark.LostStateError, match='has the coins'):
     dpftrl.audit_run(folder, delta=1e-6)
   secret.write_text(content)
   opened(folder).close()
@@ -191,6 +193,35 @@ def test_a_run_goes_on_with_its_coins_and_says_what_is_lost(tmp_path):
   secret.write_text((tmp_path / 'other' / 'canaries' / 'secret.json').read_text())
   with pytest.raises(ValueError, match='is of another run'):
     opened(folder)
+
+
+def test_a_wrong_size_of_updates_is_named_and_locks_no_run_out(tmp_path):
+  claim = dataclasses.replace(CLAIM, canaries=dpftrl.Canaries(16))
+  for size in (20, 31, 9):
+    options = dict(num_coordinates=size)
+    if size < 16:
+      with pytest.raises(ValueError, match='canaries=16 must be at most 8'):
+        dpftrl.Run(tmp_path / 'run', claim, **options)
+    else:
+      dpftrl.Run(tmp_path / 'run', claim, **options).close()
+  with dpftrl.Run(tmp_path / 'run', claim, num_coordinates=40) as run, run.round(['a']) as round_:
+    assert all(update.shape == (40,) for update in round_.canary_updates())
+    round_.released(noised_sum=np.zeros(40))
+  with pytest.raises(ValueError, match='num_coordinates must be 40, as before, got 20'):
+    dpftrl.Run(tmp_path / 'run', claim, num_coordinates=20)
+
+
+def test_a_run_has_the_size_of_updates_that_its_claim_has(tmp_path):
+  covered = dataclasses.replace(
+    CLAIM,
+    report_goal=2,
+    private_metrics=extra_coordinates.PrivateMetrics({'loss': 1.0}),
+    arithmetic=arithmetics.Arithmetic.covered(12),
+  )
+  with dpftrl.Run(tmp_path / 'run', covered) as run, run.round(['a']) as round_:
+    round_.released(noised_sum=np.zeros(11))
+  with pytest.raises(ValueError, match='num_coordinates must be 11, as the claim has it, got 12'):
+    dpftrl.Run(tmp_path / 'run', covered, num_coordinates=12)
 
 
 def test_rounds_that_are_reserved_have_their_canaries_and_evidence_verifies(tmp_path):

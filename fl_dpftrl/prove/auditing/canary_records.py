@@ -7,6 +7,7 @@ them belong to canaries. What is drawn comes from one secret seed, of 256 bits, 
 before the first round.
 """
 
+import contextlib
 import hashlib
 import io
 import pathlib
@@ -59,24 +60,19 @@ class CanaryRecords:
     self._folder, self._norm = folder / NAME, canaries.norm
     self._multiplier = run_claim.update_noise_multiplier(claim)
     path = self._folder / 'secret.json'
-    if not (path.exists() or num_rounds):
+    if num_coordinates is not None:
+      _num_directions(num_coordinates, canaries.number)
+    if not (num_rounds or _is_of(path, run, num_coordinates)):
       self._folder.mkdir(mode=0o700, exist_ok=True)
       seed = normals.system_seed().hex()
       durable.write(path, {'seed': seed, 'run': run, 'num_coordinates': num_coordinates})
       durable.sync_names(self._folder)
-    try:
-      facts = durable.read(path)
-      self._seed, size = bytes.fromhex(facts.pop('seed')), int(facts['num_coordinates'])
-    except (ValueError, KeyError, OSError) as error:
-      raise mark.LostStateError(f'{path} is gone or damaged, and tells the coins') from error
-    if facts != {'run': run, 'num_coordinates': num_coordinates or size}:
-      raise ValueError(f'{path} is of another run or size of updates, or is of a later version')
-    self._num_coordinates, self.size = size, 1 << (size.bit_length() - 1)
-    if canaries.number > self.size:
-      raise ValueError(
-        f'canaries={canaries.number} must be at most {self.size}, the largest power of 2 within the'
-        f' {size} coordinates of an update'
-      )
+    self._seed, identity, size = _secret(path)
+    if identity != run:
+      raise ValueError(f'{path} is of another run')
+    if num_coordinates not in (None, size):
+      raise ValueError(f'num_coordinates must be {size}, as before, got {num_coordinates}')
+    self._num_coordinates, self.size = size, _num_directions(size, canaries.number)
     self.coins = self._bits('coins', canaries.number).astype(bool)
     keys = self._drawn('coordinates', 8 * size).view('<u8')
     self._places = np.argsort(keys, kind='stable')[: self.size]
@@ -128,13 +124,48 @@ class CanaryRecords:
     rows = []
     for path in map(self._path, rounds):
       try:
-        rows.append(np.load(path, mmap_mode='r').reshape(self.size)[part])
+        row = np.load(path, mmap_mode='r').reshape(self.size)[part]
       except (ValueError, OSError, EOFError) as error:
         raise refusals.LogError(f'{path}: is damaged or gone, {error}; put it back') from error
+      if row.dtype != np.float32 or not np.isfinite(row).all():
+        raise refusals.LogError(f'{path}: is damaged, as it has no finite float32 numbers')
+      rows.append(row)
     return np.array(rows, np.float64)
 
   def _path(self, t: int) -> pathlib.Path:
     return self._folder / f'release-{t:09d}.npy'
+
+
+def _secret(path: pathlib.Path) -> tuple[bytes, str, int]:
+  """Returns seed, identity of the run, and coordinates of an update; LostStateError without them."""
+  try:
+    facts = durable.read(path)
+    seed, run, size = facts.pop('seed'), facts.pop('run'), facts.pop('num_coordinates')
+    secret = bytes.fromhex(seed), str(run), int(size)
+  except (ValueError, KeyError, OSError) as error:
+    raise mark.LostStateError(
+      f'{path} is gone or damaged, and has the coins: put it back, or no round can follow, nor audit'
+    ) from error
+  if facts:
+    raise ValueError(f'{path} is of a later version')
+  return secret
+
+
+def _is_of(path: pathlib.Path, run: str, num_coordinates: int | None) -> bool:
+  with contextlib.suppress(mark.LostStateError):
+    return _secret(path)[1:] == (run, num_coordinates)
+  return False
+
+
+def _num_directions(num_coordinates: int, num_canaries: int) -> int:
+  """Returns the largest power of 2 within; ValueError where there are more canaries."""
+  count = 1 << (num_coordinates.bit_length() - 1)
+  if num_canaries > count:
+    raise ValueError(
+      f'canaries={num_canaries} must be at most {count}, the largest power of 2 within the'
+      f' {num_coordinates} coordinates of an update'
+    )
+  return count
 
 
 def released_rounds(folder: pathlib.Path) -> list[int]:

@@ -13,18 +13,20 @@ from fl_dpftrl.logs import refusals
 from fl_dpftrl.noise import trails
 from fl_dpftrl.support import metrics
 
-_NOISE, _CHECKPOINTS, _TABLES = 'noise', 'checkpoints', ('released.csv', metrics.NAME)
-_CHECKPOINT = re.compile(r'round-(\d{9})\.npz')
+_NOISE, _CHECKPOINTS, _CANARIES = 'noise', 'checkpoints', 'canaries'
+_TABLES = 'released.csv', metrics.NAME
+# In folders: what is there once so many rounds were begun, or in one more than its number.
+_CHECKPOINT, _RELEASE = re.compile(r'round-(\d{9})\.npz'), re.compile(r'release-(\d{9})\.npy')
 
 
 def shown(folder: pathlib.Path) -> Mapping[pathlib.Path, int]:
   """Returns how many rounds were begun at least, by file; read it before the log of an open run."""
   rounds = {folder / _NOISE / trails.NAME: trails.num_rows(folder / _NOISE)}
   rounds |= {folder / name: _last_round(folder / name) + 1 for name in _TABLES}
-  checkpoints = folder / _CHECKPOINTS
-  if os.access(checkpoints, os.R_OK):
-    matches = map(_CHECKPOINT.fullmatch, os.listdir(checkpoints))
-    rounds |= {checkpoints / match[0]: int(match[1]) for match in matches if match}
+  for name, pattern, added in ((_CHECKPOINTS, _CHECKPOINT, 0), (_CANARIES, _RELEASE, 1)):
+    if os.access(inner := folder / name, os.R_OK):
+      matches = map(pattern.fullmatch, os.listdir(inner))
+      rounds |= {inner / match[0]: int(match[1]) + added for match in matches if match}
   return rounds
 
 

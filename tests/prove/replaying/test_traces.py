@@ -55,7 +55,11 @@ def test_an_older_log_is_refused_by_what_else_its_folder_shows(tmp_path):
 
 @pytest.mark.parametrize(
   'name, content',
-  [('checkpoints/round-000000004.npz', ''), ('metrics.csv', 'round,loss\n2,0.5\n3,0.5\n')],
+  [
+    ('checkpoints/round-000000004.npz', ''),
+    ('canaries/release-000000003.npy', ''),
+    ('metrics.csv', 'round,loss\n2,0.5\n3,0.5\n'),
+  ],
 )
 def test_files_of_training_are_compared(tmp_path, name, content):
   run_of(tmp_path, 3)
