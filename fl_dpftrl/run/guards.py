@@ -188,6 +188,11 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     column, cohort = id_columns.column(device_ids), self.log.cohort(t).tolist()
     return self._reservations.retraced(column, cohort) if self._reservations else (column, set())
 
+  def canary_ids(self, kind: pa.DataType) -> pa.Array | None:
+    """Returns the ids of the run's canaries where its log has ids of a type; None without any."""
+    canaries = self.claim.canaries
+    return canaries and canaries.ids(self.log.run, kind)
+
   @durable.one_at_a_time
   def check(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> admission.Admission:
     """Returns what `admit` would, without recording anything.
@@ -224,13 +229,13 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     if self.gate:
       if self._reservations:
         return self._reservations.admit(self.gate, id_columns.column(device_ids), at_most)
-      column, canaries = id_columns.column(device_ids), self.claim.canaries
+      column = id_columns.column(device_ids)
       return admission.admit(
         self.gate,
         column,
         at_most=at_most,
         spellings=self.log.spellings,
-        canaries=canaries and canaries.ids(self.log.run, column.type),
+        canaries=self.canary_ids(column.type),
       )
     return admission.Admission(t, id_columns.column(device_ids))
 

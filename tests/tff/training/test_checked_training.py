@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -10,6 +11,7 @@ import tensorflow_federated as tff
 import fl_dpftrl as dpftrl
 import tff_inprocess
 from fl_dpftrl.commands import main
+from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.tff.aggregators import process_check
 from tests import made
 from tests.tff_inprocess import small_processes
@@ -120,3 +122,29 @@ def test_canaries_are_audited_by_the_result_of_the_aggregator_only(tmp_path, mon
   for refused in (dict(population=fleet), dict(participation=budget)):
     with pytest.raises(ValueError, match='canaries need noise, and a MinSep of devices without a'):
       dpftrl.train(process, aggregator, folder=tmp_path / 'run', **arguments | refused)
+
+
+def test_a_candidate_with_the_name_of_a_canary_locks_no_run_out(tmp_path):
+  aggregator = made.factory(dpftrl.BLT([0.8], [0.5]), canaries=dpftrl.Canaries(4))
+  process, computed = small_processes.unweighted(aggregator), []
+
+  def rounds():
+    for t in range(4):
+      ids = [f'{t}-a', f'{t}-b']
+      if t == 1:  # The turn of this canary comes later.
+        identity = json.loads((tmp_path / 'claim.json').read_text())['run']
+        ids.append(f'canary-{identity}-3')
+      yield schemas.Cohort(t, np.array(ids), t, t)
+
+  def data_of(t, device_id):
+    computed.append((t, device_id))
+    if t == 2:
+      raise OSError('connection lost')
+    return DATA[CLIENTS[t]]
+
+  names = [f'{t}-{name}' for t in range(4) for name in 'ab']
+  options = dict(clients=names, rounds=rounds, timer_rounds=4, num_rounds=4, client_data=data_of)
+  with pytest.raises(RuntimeError, match='round 2 failed'):
+    dpftrl.train(process, aggregator, folder=tmp_path, **options)
+  trained = dpftrl.train(process, aggregator, folder=tmp_path, **options)
+  assert trained.statement.num_devices == 8 and not any('canary' in name for _, name in computed)
