@@ -6,8 +6,10 @@ deviations of Z, rows of W Y are standard normal plus what updates add. With u_j
 canary j and a = W u_j/z, of norm μ_j, L_j = ⟨a, W Y v_j⟩/μ_j is N(0, 1), plus μ_j with the coin.
 
 - Guesses: coins of the largest |μ_j L_j − μ_j²/2| by its sign (`guesses`); for any updates.
-- Energy: a row of W Y is normal plus a shift that earlier rows fix, so the sum of all squares is
-  stochastically at least chi-squared, for any adaptive updates: too little refutes the noise.
+- Energy: a row of Y is its fresh noise, which no earlier row of N Z tells, plus a shift that these
+  fix, also those of rounds that are not recorded here, but were used. So the sum of the squares of
+  W Y, each row in units of its fresh noise, is stochastically at least chi-squared, for any
+  adaptive updates: too little refutes the noise.
 - Signal: mean of L_j/μ_j with the coin less that without it: 1 where canaries enter as they are. A
   hint, as updates that follow the model move it.
 - Variance of L_j without the coin: 1, plus what updates add. A hint at other noise.
@@ -169,8 +171,10 @@ def audit_run(run: str | os.PathLike[str], *, delta: float) -> RunAudit:
     raise ValueError(f'{folder} has {num_rounds} rounds, and canaries of others, or of none yet')
   identity, number = opened.log.metadata[keys.RUN_KEY], claim.canaries.number
   records = canary_records.CanaryRecords(folder, claim, identity)
-  noising = claim.strategy.noising_matrix(num_rounds)[rounds]
-  factor = np.linalg.cholesky(noising @ noising.T)
+  noising = claim.strategy.noising_matrix(num_rounds)[: rounds[-1] + 1]
+  factor = fresh = np.linalg.cholesky(noising @ noising.T)
+  if len(rounds) < len(noising):
+    factor = np.linalg.cholesky(noising[rounds] @ noising[rounds].T)
   whiten = functools.partial(scipy.linalg.solve_triangular, factor, lower=True)
   scale = min(1.0, claim.canaries.norm) / run_claim.update_noise_multiplier(claim)
   # Rounds of each canary, by the log.
@@ -187,6 +191,7 @@ def audit_run(run: str | os.PathLike[str], *, delta: float) -> RunAudit:
     squares += np.square(released).sum(axis=1)
     products[part] = (weights * released).sum(axis=0)
     norms[part] = np.square(weights).sum(axis=0)
+  squares *= (np.diag(factor) / np.diag(fresh)[rounds]) ** 2
   limit, energy = _noise(squares * (1.0 + _STORED), records.size)
   signal, signal_error, variance = _signal(products[:number], norms[:number], records.coins)
   ratios = products[:number] - 0.5 * norms[:number]

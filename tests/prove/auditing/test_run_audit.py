@@ -81,8 +81,8 @@ def test_canaries_that_are_not_added_show(tmp_path):
   assert 'as if no canaries were added' in audit.hints[-1]
 
 
-def test_energy_is_that_of_the_whitened_releases(tmp_path):
-  """Without updates the sum of squares is chi-squared, by direct solution of the whole system."""
+def test_energy_is_that_of_releases_in_units_of_their_fresh_noise(tmp_path):
+  """A row less what rows on record tell of it, by least squares, over what no earlier row tells."""
   canary_runs.run(tmp_path / 'run', dpftrl.Canaries(1), skipped=(2, 3, 12))
   rounds = canary_records.released_rounds(tmp_path / 'run')
   assert rounds == [t for t in range(ROUNDS) if t not in (2, 3, 12)]
@@ -90,8 +90,13 @@ def test_energy_is_that_of_the_whitened_releases(tmp_path):
   identity = opened.log.metadata['fl_dpftrl.run']
   records = canary_records.CanaryRecords(tmp_path / 'run', opened.claim, identity)
   released = records.releases(rounds, slice(None))
-  noising = made.BLT.noising_matrix(ROUNDS)[rounds]
-  energy = np.einsum('tj,tj->', released, np.linalg.solve(noising @ noising.T, released))
+  noising, energy = made.BLT.noising_matrix(ROUNDS), 0.0
+  covariance = noising @ noising.T
+  for place, t in enumerate(rounds):
+    earlier, before = rounds[:place], covariance[:t, t]
+    weights = np.linalg.solve(covariance[np.ix_(earlier, earlier)], covariance[earlier, t])
+    fresh = covariance[t, t] - before @ np.linalg.solve(covariance[:t, :t], before)
+    energy += np.square(released[place] - weights @ released[:place]).sum() / fresh
   limit = dpftrl.audit_run(tmp_path / 'run', delta=DELTA).noise_limit
   degrees = len(rounds) * SIZE
   assert limit**2 * scipy.stats.chi2.ppf(0.05, degrees) == pytest.approx(energy, rel=1e-5)
@@ -99,6 +104,28 @@ def test_energy_is_that_of_the_whitened_releases(tmp_path):
   with_zeros[rounds] = released
   wrong = np.square(made.BLT.strategy_matrix(ROUNDS) @ with_zeros).sum(axis=1)
   assert scipy.stats.chi2.cdf(wrong, SIZE).min() < 1e-20  # Zeros in place of rounds that failed.
+
+
+@made.cases('lost', [5], [3, 6, 9])
+def test_a_release_that_was_used_and_is_not_on_record_is_no_lack_of_noise(lost, tmp_path):
+  """Updates follow the last release, which a loop lost between its model and `released`."""
+  claim = made.claim(
+    noise_multiplier=2.0,
+    clip_norm=1.0,
+    participation=canary_runs.SCHEMA,
+    canaries=dpftrl.Canaries(64),
+  )
+  rows, size, last = made.BLT.noising_matrix(ROUNDS), 1 << 14, 0.0
+  rows = rows @ np.random.default_rng(7).normal(size=(rows.shape[1], size))
+  with dpftrl.Run(tmp_path / 'run', claim, num_coordinates=size) as run:
+    for t in range(ROUNDS):
+      with run.round([str(t)]) as round_:
+        noised_sum = 0.4 * last + sum(round_.canary_updates()) + 2.0 * rows[t]
+        if t not in lost:
+          round_.released(noised_sum=noised_sum)
+        last = 2.0 * rows[t]
+  audit = dpftrl.audit_run(tmp_path / 'run', delta=DELTA)
+  assert audit.passed and audit.energy > 0.01 and audit.num_released == ROUNDS - len(lost)
 
 
 @made.cases(
