@@ -8,6 +8,9 @@ import numpy as np
 
 from fl_dpftrl.support import checks
 
+NEED = 'canaries need noise, and a MinSep of devices without a population'
+"""What a run with canaries needs."""
+
 _BITS = 22  # of an id, for the number of a canary
 
 

@@ -114,9 +114,10 @@ class Claim:
       )
     if self.canaries is not None:
       checks.instance(canary_claims.Canaries, canaries=self.canaries)
-      is_schema = isinstance(self.participation, separations.MinSep) and self.population is None
-      if not (is_schema and self.noise_multiplier):  # Else they are not charged like any device.
-        raise ValueError('canaries need noise, and a MinSep of devices without a population')
+      # Else they are not charged like any device. A replay may leave the schema of a run out.
+      is_schema = self.participation is None or isinstance(self.participation, separations.MinSep)
+      if not (is_schema and self.population is None and self.noise_multiplier):
+        raise ValueError(canary_claims.NEED)
     for name in ('not_private_metrics', 'trusted_operations'):
       keep(name, _names(name, getattr(self, name)))
 

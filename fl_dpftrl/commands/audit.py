@@ -52,10 +52,13 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def verdict(args: argparse.Namespace, result: Result) -> tuple[int, str] | None:
-  """Returns exit status 4 and the failed checks, or None if every check passed."""
+  """Returns exit status 4 and what does not hold, or None if every check passed."""
   del args
-  failed = f'the claim does not hold; failed checks: {result.names}'
-  return (flags.NOT_KEPT, failed) if result.names else None
+  if result.names:
+    return flags.NOT_KEPT, f'the claim does not hold; failed checks: {result.names}'
+  if reason := getattr(result, 'void_reason', None):
+    return flags.NOT_KEPT, f'the run is void: {reason}'
+  return None
 
 
 def show(result: Result) -> str:

@@ -3,6 +3,7 @@
 import argparse
 import pathlib
 
+from fl_dpftrl.logs import population_ledger
 from fl_dpftrl.run import shared_budgets
 from fl_dpftrl.support.files import json_files
 from fl_dpftrl.support.text import messages
@@ -21,10 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> json_files.Object:
   """Erases the ids."""
-  ids = pathlib.Path(args.ids).read_text('utf-8').split('\n')
+  try:
+    ids = pathlib.Path(args.ids).read_text('utf-8').split('\n')
+  except UnicodeDecodeError:
+    raise ValueError(f'--ids={messages.quoted(args.ids)} is no text in UTF-8') from None
   ids = [line for line in ids if line]
   if not ids:
     raise ValueError(f'--ids={messages.quoted(args.ids)} has no id')
+  if not (pathlib.Path(args.population) / population_ledger.NAME).exists():
+    raise ValueError(f'{messages.quoted(args.population)} is no folder of a population')
   population = shared_budgets.Population(args.population, names=args.names, salt=args.salt)
   return {'num_ids': len(ids), 'num_erased': population.forget(ids)}
 

@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+from fl_dpftrl.logs import pseudonyms
 from fl_dpftrl.prove.replaying import (
   assumption_sentences,
   observed_losses,
@@ -34,7 +36,7 @@ def text(result: statements.Statement, verdict: verdicts.Verdict | None = None) 
   lines += [
     f'rounds n            {result.num_rounds}',
     f'{f"{result.unit}s":<20}{result.num_devices}',
-    *([f'{f"{result.unit} ids":<20}{result.ids}'] if result.ids else []),
+    *([f'{f"{result.unit} ids":<20}{_ids(result)}'] if result.ids else []),
     *_units(result),
     *_columns(result),
     f'participations      {result.num_participations}',
@@ -61,6 +63,15 @@ def text(result: statements.Statement, verdict: verdicts.Verdict | None = None) 
     names = messages.one_line(', '.join(result.not_private_metrics), limit=LONGEST)
     lines += ['', f'metrics without the noise, which nothing here covers: {names}']
   return '\n'.join(lines)
+
+
+def _ids(result: statements.Statement) -> str:
+  """Returns facts of the ids, which may be random names: then no spelling of an id can be told."""
+  ids: Any = result.ids
+  has_population = any(run.claim.population for run in result.runs)
+  if has_population and ids.is_text and ids.shortest == ids.longest == pseudonyms.LENGTH:
+    return f'{ids}; where the population has names, how ids are spelt is not known'
+  return str(ids)
 
 
 def _bullets(title: str, sentences: Sequence[str]) -> list[str]:

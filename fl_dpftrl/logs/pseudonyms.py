@@ -26,6 +26,9 @@ _TABLES = (
   'CREATE TABLE facts (changes INTEGER NOT NULL, salt BLOB NOT NULL, identity TEXT NOT NULL)',
 )
 _SALT_BYTES, _NAME_BYTES = 32, 16
+LENGTH = 2 * _NAME_BYTES
+"""Characters of a name."""
+
 _MOST_VALUES = 500  # of a query
 _NUMBER = re.compile(r'([+-]?)(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+))?')
 Id = str | int

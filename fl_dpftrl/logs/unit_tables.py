@@ -162,7 +162,8 @@ class UnitTable:
       if num_rows > len(self) or self._digest(num_rows) != match[2]:
         raise refusals.LogError(
           f'{self.path}: the first {num_rows} of its {len(self)} rows are not those that the'
-          f' log cites from round {t} on; rows are appended, and never changed'
+          f' log cites from round {t} on; rows are appended, and never changed, and a log of names'
+          f' has its table beside it, {NAME}'
         )
       late = np.flatnonzero(self.from_rounds[num_rows:] < end)
       if late.size:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fl_dpftrl.claims import run_claim
+from fl_dpftrl.claims import canaries, run_claim
 from fl_dpftrl.logs import id_columns, ledger_format, participation_log, unit_tables
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.participation import accounting
@@ -78,6 +78,8 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
       delta = population.claim.delta
     self.folder, self.delta, self.max_epsilon = paths.local(folder), delta, max_epsilon
     self.exact_metrics = tuple(exact_metrics)
+    if claim.canaries is not None and claim.participation is None:
+      raise ValueError(canaries.NEED)
     budget.check(claim, max_epsilon, delta)
     self.setting = setting
     if max_epsilon is not None and delta is not None:

@@ -181,18 +181,18 @@ class AdmittedRound(live_round.LiveRound):
     self.turned_away, self._canaries = admitted.turned_away, admitted.canaries
 
 
-def _num_coordinates(claim: run_claim.Claim, given: int | None) -> int | None:
+def _num_coordinates(claim: run_claim.Claim, num_coordinates: int | None) -> int | None:
   """Returns the coordinates of an update, which canaries need; None without canaries."""
-  if claim.canaries is None and given is None:
+  if claim.canaries is None and num_coordinates is None:
     return None
-  size = claim.arithmetic.num_coordinates
-  if size is not None:
-    size -= release.num_extra(claim.clip_norm, claim.private_metrics)
-  given = size if given is None else given
-  if claim.canaries is None or given is None:
+  claimed = claim.arithmetic.num_coordinates
+  if claimed is not None and claim.clip_norm is not None:
+    claimed -= release.num_extra(claim.clip_norm, claim.private_metrics)
+  size = claimed if num_coordinates is None else num_coordinates
+  if claim.canaries is None or size is None:
     raise ValueError("num_coordinates, of an update, and the claim's canaries need each other")
   if not isinstance(claim.clip_norm, float):
     raise ValueError('clip_norm of a claim with canaries must be a number in a Run')
-  if size not in (None, given):
-    raise ValueError(f'num_coordinates must be {size}, as the claim has it, got {given}')
-  return checks.whole(num_coordinates=given)
+  if claimed not in (None, size):
+    raise ValueError(f'num_coordinates must be {claimed}, as the claim has it, got {size}')
+  return checks.whole(num_coordinates=size)

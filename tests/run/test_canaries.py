@@ -6,6 +6,7 @@ import stat
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
@@ -283,6 +284,7 @@ def test_what_cannot_be_stored_is_not_released(tmp_path, monkeypatch):
     {'participation': dpftrl.LossBudget(min_sep=2, max_participations=3)},
     'and a MinSep of devices',
   ),
+  ({'participation': None}, 'and a MinSep of devices'),
 )
 def test_runs_that_cannot_charge_canaries_are_refused(options, words, tmp_path):
   with pytest.raises(ValueError, match=words):
@@ -421,3 +423,47 @@ def test_spellings_are_those_of_people_beside_canaries_too(tmp_path):
       pass
     made.release(run, ['3', '4'])
     assert run.statement(1e-6).num_devices == 4
+
+
+def test_a_run_with_canaries_is_replayed_with_another_and_by_person(tmp_path):
+  with dpftrl.Run(tmp_path / 'run', CLAIM, num_coordinates=9) as run:
+    for t in range(6):
+      with run.round([f'{t}-a', f'{t}-b']) as round_:
+        round_.released(noised_sum=np.zeros(9))
+  with dpftrl.Run(tmp_path / 'other', made.claim(clip_norm=0.5)) as run, run.round(['0-a']):
+    pass
+  both = dpftrl.replay([tmp_path / 'run', tmp_path / 'other'], delta=1e-6)
+  one = dpftrl.replay(tmp_path / 'run', delta=1e-6)
+  assert both.num_devices == one.num_devices == 12 and both.declared is None
+  assert both.worst_case.epsilon() > one.worst_case.epsilon()
+  rows = ''.join(f'{t}-{name},{t},0\n' for t in range(6) for name in 'ab')
+  (tmp_path / 'owners.csv').write_text(f'device_id,unit_id,from_round\n{rows}')
+  people = dpftrl.replay(
+    dpftrl.open_run(tmp_path / 'run', units=tmp_path / 'owners.csv'), delta=1e-6
+  )
+  assert people.num_devices == 6 and people.declared is None
+  assert any('8 canaries are no devices: numbers of' in text for text in people.assumptions)
+
+
+def test_canaries_of_a_log_that_names_no_run_are_not_taken_for_devices(tmp_path):
+  with opened(tmp_path / 'run') as run:
+    made.release(run, ['a', 'b'], ONES)
+  path, claim = tmp_path / 'run' / 'participation.parquet', tmp_path / 'run' / 'claim.json'
+  table = pq.read_table(path).replace_schema_metadata({b'num_rounds': b'1'})
+  for each in (tmp_path / 'run').glob('participation.*'):
+    each.unlink()
+  pq.write_table(table, path)
+  facts = json.loads(claim.read_text())
+  del facts['run']
+  claim.write_text(json.dumps(facts))
+  for read in (dpftrl.replay, dpftrl.audit_run):
+    with pytest.raises(ValueError, match='names no run, by which its canaries are told from dev'):
+      read(tmp_path / 'run', delta=1e-6)
+
+
+def test_the_closest_pair_of_a_canary_is_named_as_one(tmp_path):
+  with opened(tmp_path / 'run') as run:
+    for t in range(6):
+      made.release(run, [2 * t, 2 * t + 1], ONES)
+  witness = dpftrl.replay(tmp_path / 'run', delta=1e-6).closest
+  assert witness.device_id in [f'canary-{j}' for j in range(8)]

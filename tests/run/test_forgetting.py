@@ -4,6 +4,7 @@ import contextlib
 import decimal
 import json
 import random
+import re
 import shutil
 
 import hypothesis
@@ -172,10 +173,17 @@ def test_the_command(tmp_path, fleet, capsys):
   dispatch.run(['forget', str(tmp_path / 'fleet'), *flags, f'--ids={tmp_path}/ids', '--json'])
   assert json.loads(capsys.readouterr().out) == {'num_ids': 2, 'num_erased': 1}
   assert not made.holding(tmp_path / 'names', 'phone-1')
-  (tmp_path / 'ids').write_text('\n')
-  with pytest.raises(SystemExit):
-    dispatch.run(['forget', str(tmp_path / 'fleet'), *flags, f'--ids={tmp_path}/ids'])
-  assert 'has no id' in capsys.readouterr().err
+  for folder, content, words in (
+    ('fleet', b'\n', 'has no id'),
+    ('fleet', 'ä'.encode('latin-1'), "--ids='.*ids' is no text in UTF-8"),
+    ('run1', b'phone-2\n', "run1' is no folder of a population"),
+  ):
+    (tmp_path / 'ids').write_bytes(content)
+    with pytest.raises(SystemExit):
+      dispatch.run(['forget', str(tmp_path / folder), *flags, f'--ids={tmp_path}/ids'])
+    assert re.search(words, capsys.readouterr().err)
+  dispatch.run(['replay', str(tmp_path / 'run1'), '--delta=1e-6'])
+  assert 'names, how ids are spelt is not known' in capsys.readouterr().out
 
 
 def test_a_crash_between_any_two_writes_of_forgetting(tmp_path, monkeypatch):
@@ -258,15 +266,15 @@ def test_numbers_have_one_key_each(text):
 def test_two_spellings_in_several_runs_draw_on_one_budget(tmp_path, fleet):
   num_rounds = 0
   for ids in (['100000'], ['1e5'], ['1e+05'], ['100000.0']):
-    claim = made.claim('identity', noise_multiplier=8.0, participation=dpftrl.MinSep(40, 1, 40))
+    claim = made.claim('identity', noise_multiplier=8.0, participation=dpftrl.MinSep(60, 1, 60))
     with dpftrl.Run(tmp_path / ids[0], claim, population=fleet) as run:
       while len(run.admissible(ids)):
         with run.round(ids) as round_:
           num_rounds += len(round_.device_ids)
   one = dpftrl.account(
-    'identity', dpftrl.MinSep(40, 1, num_rounds), noise_multiplier=8.0, delta=1e-6
+    'identity', dpftrl.MinSep(60, 1, num_rounds), noise_multiplier=8.0, delta=1e-6
   )
-  assert 3.5 < one.epsilon() <= 4.0
+  assert 3.8 < one.epsilon() <= 4.0
 
 
 def test_split_pages_of_the_table_keep_no_copy_of_an_erased_id(tmp_path):

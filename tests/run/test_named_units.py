@@ -50,7 +50,7 @@ def _charged(fleet) -> list[float]:
 
 
 def _statement(folder, name='run1'):
-  run = dpftrl.open_run(folder / name, units=folder / name / 'units.parquet')
+  run = dpftrl.open_run(folder / name)
   return dpftrl.replay(run, delta=1e-6).to_json()
 
 

@@ -137,14 +137,14 @@ class CanaryRecords:
 
 
 def _secret(path: pathlib.Path) -> tuple[bytes, str, int]:
-  """Returns seed, identity of the run, and coordinates of an update; LostStateError without them."""
+  """Returns seed, identity of the run, and coordinates of an update, or raises LostStateError."""
   try:
     facts = durable.read(path)
     seed, run, size = facts.pop('seed'), facts.pop('run'), facts.pop('num_coordinates')
     secret = bytes.fromhex(seed), str(run), int(size)
   except (ValueError, KeyError, OSError) as error:
     raise mark.LostStateError(
-      f'{path} is gone or damaged, and has the coins: put it back, or no round can follow, nor audit'
+      f'{path} is gone or damaged, and has the coins: put it back, for further rounds and audits'
     ) from error
   if facts:
     raise ValueError(f'{path} is of a later version')

@@ -121,8 +121,9 @@ class RunAudit(result.Checked):
   def summary(self) -> json_files.Object:
     """The verdict, and the figures in words."""
     guarantee = f'{self.guarantee}, of {self.num_rounds} rounds'
+    verdict = 'the run is void' if self.void_reason else 'nothing refutes the claim'
     lines = {
-      'verdict': f'failed: {self.names}' if self.names else 'nothing refutes the claim',
+      'verdict': f'failed: {self.names}' if self.names else verdict,
       'stated_epsilon': f'none: {self.void_reason}' if self.void_reason else guarantee,
       'lower_epsilon': f'{self.lower_epsilon:.2f} at 95 %, by {self.correct:,} right of'
       f' {self.num_guesses:,} guesses; μ at least {self.lower_mu:.3f} of {self.guarantee.mu:.3f}',

@@ -134,9 +134,10 @@ def listed(statement: Statement) -> list[Assumption]:
   is_of_population = planned is not None and _is_population(planned)
   for suffix, run in _named(runs):
     if run.claim.canaries is not None:
+      checked = 'the schema was checked for them too, and ' if run.claim.declared else ''
       sentence = (
-        f'the {run.claim.canaries.number:,} canaries{suffix} are no devices: the schema was checked'
-        ' for them too, and numbers of devices leave them out, by ids that follow from the claim'
+        f'the {run.claim.canaries.number:,} canaries{suffix} are no devices: {checked}numbers of'
+        ' devices leave them out, by ids that follow from the claim'
       )
       result.append(Assumption(LOG, sentence))
     result += _of_run(run, suffix, is_of_population, code)

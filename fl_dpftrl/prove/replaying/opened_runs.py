@@ -60,8 +60,12 @@ class RecordedRun:
       object.__setattr__(self, 'recorded', self._recorded())
     self.claim.answers.after(self.log.num_rounds)  # Raises ValueError for more rounds.
     path = self.log.path
+    if self.claim.canaries and keys.RUN_KEY not in self.log.metadata:
+      raise refusals.LogError(f'{path}: names no run, by which its canaries are told from devices')
     if self.units is None and (self.log.units or self.by_unit_declared):
-      raise ValueError(f'{path}: is of a run of units that own devices: give their table, as units')
+      raise ValueError(
+        f'{path}: is of a run of units that own devices: give their table, as units (--units)'
+      )
     if self.units is None:
       return
     cited = self.log.units
@@ -99,8 +103,8 @@ class RecordedRun:
   @property
   def canary_ids(self) -> pa.Array | None:
     """Ids of the run's canaries, of the type of its log; None for a run without."""
-    canaries, identity = self.claim.canaries, self.log.metadata.get(keys.RUN_KEY)
-    return canaries.ids(identity, self.log.id_type) if canaries and identity else None
+    canaries = self.claim.canaries
+    return canaries and canaries.ids(self.log.metadata[keys.RUN_KEY], self.log.id_type)
 
   def check_public(self) -> None:
     """Raises ValueError where no figure of the log may be published."""
@@ -300,6 +304,9 @@ def open_run(
   strategy = files.resolved(strategy)
   log = participation_log.read_log(logs, num_rounds=num_rounds, layout=where)
   traces.check(shown, log.path, log.num_rounds)
+  if folder is not None and table is None and log.units:
+    path = folder / unit_tables.NAME  # That of names, which the log cites.
+    table = unit_tables.opened(path) if path.exists() else None
   if folder is not None:
     return _run_of_folder(folder, log, strategy, table)
   return RecordedRun.of(

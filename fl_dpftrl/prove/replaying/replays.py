@@ -218,6 +218,16 @@ def _of_population(
   )
 
 
+def _shown_pair(
+  witness: participation_counts.Witness | None, run: opened_runs.RecordedRun
+) -> participation_counts.Witness | None:
+  """Returns a pair of participations; of a canary, whose id may be a number, with its name."""
+  if witness is None or run.canary_ids is None or isinstance(witness.device_id, str):
+    return witness
+  number = run.canary_ids.index(witness.device_id).as_py()
+  return witness if number < 0 else witness._replace(device_id=f'{id_spellings.CANARY}{number}')
+
+
 def _facts(
   run: opened_runs.RecordedRun,
   counts: participation_counts.DeviceCounts,
@@ -236,7 +246,7 @@ def _facts(
   )
   table, units = run.units, None
   if table is None:  # The closest pair may be of a canary, to whom the schema applies too.
-    devices = dataclasses.replace(devices, witness=happened.witness)
+    devices = dataclasses.replace(devices, witness=_shown_pair(happened.witness, run))
   if table is not None:
     units = run_facts.UnitFacts(
       name=run.unit,

@@ -147,10 +147,7 @@ class TrainingRun(live_run.LiveRun):
       if t < begun:
         candidates, erased = self.guard.retraced(t, cohort.device_ids)
         again = admission.admit(
-          retraced,
-          candidates,
-          spellings=spellings,
-          canaries=self.guard.canary_ids(candidates.type),
+          retraced, candidates, spellings=spellings, canaries=self.guard.canary_ids(candidates.type)
         )
         allowed = set(again.beside(self.claim, log.run, retraced).column.to_pylist())
         others = allowed ^ set(log.cohort(t).tolist())

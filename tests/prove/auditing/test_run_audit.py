@@ -206,6 +206,9 @@ def test_a_run_that_guarantees_nothing_states_no_epsilon(tmp_path):
   audit = canary_runs.audited(tmp_path / 'run', noise_seed=3)
   assert audit.to_json()['stated_epsilon'] is None and audit.to_json()['void_reason']
   assert audit.summary['stated_epsilon'].startswith('none: the noise seed')
+  done = lines.run(['audit', str(tmp_path / 'run'), '--delta=1e-6'])
+  assert done.returncode == 4 and 'the run is void: the noise seed' in done.stderr
+  assert 'verdict         the run is void' in done.stdout
   lines.run(['replay', tmp_path / 'run', '--delta=1e-6', f'--report={tmp_path}/page.html'])
   page = (tmp_path / 'page.html').read_text()
   assert 'What canaries show' in page and 'rounds so far, proven' not in page
