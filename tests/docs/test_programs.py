@@ -128,7 +128,6 @@ def test_the_loop_takes_canaries_with_the_lines_of_their_page(names):
   lines = {
     "'own_loop'": "'with_canaries'",
     'report_goal=4': 'report_goal=4, canaries=dpftrl.Canaries(4)',
-    'dpftrl.Run(folder, claim,': 'dpftrl.Run(folder, claim, num_coordinates=4,',
     '        output = process': f'        {before}\n        output = process',
     "['noise_stddev'])}": "['noise_stddev'])}, noised_sum=noised_sum",
     '        round_.released(': f'        {after}\n        round_.released(',

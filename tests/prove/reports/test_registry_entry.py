@@ -292,6 +292,6 @@ def test_an_entry_has_the_audit_of_a_run_with_canaries(tmp_path):
     'released': canary_runs.ROUNDS,
   }
   (tmp_path / 'run' / 'canaries' / 'secret.json').unlink()
-  with pytest.warns(UserWarning, match='there is no audit by canaries: .* tells the coins'):
+  with pytest.warns(UserWarning, match='there is no audit by canaries: .* has the coins'):
     dispatch.run(['replay', *arguments])
   assert checked(json.loads(entry.read_text()))['audit'] is None
