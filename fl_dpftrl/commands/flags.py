@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import math
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -297,19 +296,6 @@ def candidates(flag: str, labels: Sequence[str]) -> 'list[candidate_sets.Candida
     return candidate_sets.named(labels)
   except ValueError as e:
     raise ValueError(f'--{flag}: {e}') from e
-
-
-def command_line(
-  command: str, pairs: Iterable[tuple[str, Any]], arguments: Sequence[str] = ()
-) -> str:
-  """Returns a command line with its arguments and those of the flags that have a value."""
-  words = list(arguments)
-  for name, value in pairs:
-    if isinstance(value, (list, tuple)):
-      value = ','.join(map(str, value))
-    if value is not None:
-      words.append(f'--{name}={value}')
-  return shlex.join(['fl-dpftrl', command, *words])
 
 
 def names(text: str) -> list[str]:

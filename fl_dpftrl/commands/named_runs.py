@@ -1,7 +1,6 @@
 """Runs that flags of `replay` name: by a log, by counts, by their folders, or by a population's."""
 
 import argparse
-import dataclasses
 import os
 from typing import Any
 
@@ -41,8 +40,7 @@ def _runs(args: argparse.Namespace) -> list[opened_runs.RecordedRun]:
     raise ValueError('--num_parts is needed: no log shows of how many parts its batches were drawn')
   if opened[0].claim.participation:
     raise ValueError('--sampling does not go with a declared schema, which says who takes part')
-  claim = dataclasses.replace(opened[0].claim, participation=draws)
-  return [dataclasses.replace(opened[0], claim=claim)]
+  return [opened[0].claiming(draws)]
 
 
 def _population(args: argparse.Namespace) -> population_runs.PopulationRuns | None:

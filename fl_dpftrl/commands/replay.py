@@ -3,6 +3,7 @@
 import argparse
 import os
 import pathlib
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,7 @@ from fl_dpftrl.prove.replaying import (
   counted,
   evidence,
   opened_runs,
+  participation_sentences,
   population_runs,
   replays,
   statements,
@@ -162,10 +164,10 @@ def run(args: argparse.Namespace) -> Replayed:
   facts = _facts(args)
   if args.sites and len(args.runs) < 2:
     raise ValueError(f'--sites={args.sites} is for the folders of several runs')
-  options = _options(args)
+  options = _options(args, claimed)
   opened, population = named_runs.opened(args)
   for opened_run in opened if args.public_report or args.registry else ():
-    opened_run.check_public()
+    participation_sentences.check_public(opened_run.recorded, opened_run.claim.participation)
   if args.write_counts:
     if len(opened) != 1 or args.from_counts:
       raise ValueError(f'--write_counts={args.write_counts} is for the log of one run')
@@ -192,13 +194,6 @@ def _claimed(args: argparse.Namespace) -> verdicts.ClaimedEpsilon | None:
   return None
 
 
-def _deltas(args: argparse.Namespace) -> list[float]:
-  """Returns every δ at which ε is stated, that of the claim first."""
-  claimed = _claimed(args)
-  first = [claimed.delta] if claimed else []
-  return [*first, *(delta for delta in args.delta or () if delta not in first)]
-
-
 def _facts(args: argparse.Namespace) -> dict[str, str]:
   """Returns what the operator says, once the files of a registry are checked."""
   output.check_file('registry', args.registry)
@@ -215,10 +210,11 @@ def _facts(args: argparse.Namespace) -> dict[str, str]:
   return registry_entry.read_facts(args.operator) if args.operator else {}
 
 
-def _options(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the options of a replay, which evidence repeats."""
+def _options(args: argparse.Namespace, claimed: verdicts.ClaimedEpsilon | None) -> dict[str, Any]:
+  """Returns the options of a replay, which evidence repeats; δ of a claim comes first."""
+  first = [claimed.delta] if claimed else []
   return {
-    'delta': _deltas(args),
+    'delta': [*first, *(delta for delta in args.delta or () if delta not in first)],
     'adjacency': args.adjacency,
     'group_size': args.group_size,
     'disjoint': args.sites in ('disjoint', 'local'),
@@ -249,8 +245,9 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
   if args.evidence:
     # Its statement is of the files in it, so they are replayed there.
     claim = args.claim[0] if args.claim else None
+    options = _options(args, _claimed(args))
     digest = evidence.write_evidence(
-      args.evidence, population or opened, model=model, claim=claim, **_options(args)
+      args.evidence, population or opened, model=model, claim=claim, **options
     )
     print(f'fl-dpftrl: digest of {args.evidence}: {digest}', file=sys.stderr)
   if args.registry:
@@ -266,10 +263,8 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
 def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | None:
   """Returns the exit status and a line if the guarantee is void, not kept, or above the claim."""
   result = replayed.statement
-  if result.void_reason:
-    return flags.NOT_KEPT, f'the guarantee is void: {result.void_reason}'
-  if result.worst_case.void_reason:
-    return flags.NOT_KEPT, f'the guarantee is void: {result.worst_case.void_reason}'
+  if void := result.void_reason or result.worst_case.void_reason:
+    return flags.NOT_KEPT, f'the guarantee is void: {void}'
   planned = result.planned
   if planned and not planned.holds:
     number = result.violations and result.violations.num_devices
@@ -285,17 +280,17 @@ def _setting(
   """Returns what a report says of the run beside its statement."""
   from fl_dpftrl.prove.reports import settings
 
-  pairs: list[tuple[str, Any]] = []
+  words = ['fl-dpftrl', 'replay', *args.runs]
   for name in (*named_runs.OF_ONE_RUN, 'sites', 'claim', 'delta', 'adjacency', 'group_size'):
     values = getattr(args, name)
-    for value in values if isinstance(values, list) else [values]:
-      pairs.append((name, value))
+    values = values if isinstance(values, list) else [values]
+    words += [f'--{name}={value}' for value in values if value is not None]
   places = [pathlib.Path(os.path.normpath(p)) for p in args.log or args.runs or [args.from_counts]]
   # A log that is called as that of a run's folder has the name of its folder.
   names = [p.parent.name * (p.name == ledger_format.NAME) or p.name for p in places]
   return settings.Setting(
     run=', '.join(names),
-    command=flags.command_line('replay', pairs, args.runs),
+    command=shlex.join(words),
     strategy=args.strategy and os.path.basename(args.strategy),
     canaries=audit,
     claimed=judged.claim if judged else None,

@@ -191,9 +191,7 @@ class Cell:
       raise ValueError(f'{log} is missing: use the aggregator in a `with` block, which closes it')
     opened = opened_runs.open_run(log, strategy)
     if self.design.is_drawn:
-      scheme = self.participation.within(opened.log.num_rounds)
-      claim = dataclasses.replace(opened.claim, participation=scheme)
-      opened = dataclasses.replace(opened, claim=claim)
+      opened = opened.claiming(self.participation.within(opened.log.num_rounds))
     statement = replays.replay(opened, delta=self.design.delta)
     epsilon = statement.parts[-1 if self.design.is_drawn else 0].guarantee.to_json()['epsilon']
     return {'epsilon': epsilon, 'delta': self.design.delta, 'void_reason': statement.void_reason}

@@ -89,10 +89,10 @@ class Winner:
     digest: SHA-256 of law and grid, as they were written before any run.
   """
 
-  mechanism: str | None
-  server_learning_rate: float | None
-  score: float | None
-  model: str | None
+  mechanism: str | None = None
+  server_learning_rate: float | None = None
+  score: float | None = None
+  model: str | None = None
   epsilon: float | None
   delta: float
   sentence: str
@@ -143,7 +143,7 @@ def best(
       )
     if (path / _CELLS_NAME).exists():
       raise ValueError(f'{path} holds a study that is not tuned; name a new folder')
-    accounted = _accounted(design, noises, tuning, score)  # Refuses what none holds for.
+    unwon = _unwon(design, noises, tuning, score, digest)  # Refuses what none holds for.
     secret, is_new = path / _SECRET_NAME, not (path / PLAN_NAME).exists()
     if is_new:  # The plan comes last, so that a start that was cut short is made again.
       secret.mkdir(mode=0o700, exist_ok=True)
@@ -165,7 +165,7 @@ def best(
         for cell, reason in running.trained(guarded, rest, jobs) if jobs else _here(guarded, rest):
           if reason:
             durable.write_durably(cell.home / 'failed', b'')
-        winner, model = _chosen(design, cells, score, digest, *accounted)
+        winner, model = _chosen(design, cells, score, unwon)
         text = json.dumps([dataclasses.asdict(winner), model and str(model)], allow_nan=False)
         durable.write_durably(secret / _WINNER_NAME, text.encode())  # Chosen once.
       stored, source = json_files.read(secret / _WINNER_NAME)
@@ -248,33 +248,30 @@ def _here(run: Run, cells: list[Cell]) -> Iterator[tuple[Cell, str]]:
     yield cell, reason
 
 
-def _accounted(
-  design: Design, noises: Noises, tuning: Tuning, score: Any
-) -> tuple[float | None, str, tuple[str, ...]]:
-  """Returns ε of the winner, None if there is none, with what may be said and must hold."""
+def _unwon(design: Design, noises: Noises, tuning: Tuning, score: Any, digest: str) -> Winner:
+  """Returns what is published before a run has won: ε, what may be said of it and must hold."""
   whole = max((_guarantee(design, noise) for noise in noises.values()), key=lambda g: g.mu)
   assumptions = (*whole.assumptions, *tuning.assumptions)
-  if score == PUBLIC:
-    return tuning.epsilon(whole), tuning.sentence(whole), assumptions
-  if score.disjoint:
-    assumptions += ('none of the held-out users trains',)
-  whole = score.with_training(whole)
+  if score != PUBLIC:
+    whole = score.with_training(whole)
+    assumptions += ('none of the held-out users trains',) * score.disjoint
   epsilon, sentence = tuning.epsilon(whole), tuning.sentence(whole)
-  if not score.noise_multiplier:
+  if score != PUBLIC and not score.noise_multiplier:
+    epsilon = math.inf
     sentence = (
       f'no ε holds for the held-out users: their score has no noise; for others, {sentence}'
     )
-  return epsilon if score.noise_multiplier else None, sentence, assumptions
+  return Winner(
+    epsilon=epsilon if math.isfinite(epsilon) else None,
+    delta=design.delta,
+    sentence=sentence,
+    assumptions=assumptions,
+    digest=digest,
+  )
 
 
 def _chosen(
-  design: Design,
-  cells: list[Cell],
-  score: Any,
-  digest: str,
-  epsilon: float | None,
-  sentence: str,
-  assumptions: tuple[str, ...],
+  design: Design, cells: list[Cell], score: Any, unwon: Winner
 ) -> tuple[Winner, pathlib.Path | None]:
   """Returns the winner, and where its model is; ties are broken by lot."""
   scored = []
@@ -285,20 +282,17 @@ def _chosen(
     value: Any = row.validation if score == PUBLIC else score.noised(row.validation)
     scored.append((design.metric.sign * value, secrets.randbits(64), value, cell))
   if not scored:
-    sentence += f'; no run had a score and a {MODEL_NAME}, so nothing is published'
-  won = max(scored, default=None, key=lambda entry: entry[:2])
-  winner = Winner(
-    mechanism=won and won[3].setting.label,
-    server_learning_rate=won and won[3].server_learning_rate,
-    score=won and won[2],
-    model=won and MODEL_NAME,
-    epsilon=epsilon if epsilon is not None and math.isfinite(epsilon) else None,
-    delta=design.delta,
-    sentence=sentence,
-    assumptions=assumptions,
-    digest=digest,
+    nothing = f'; no run had a score and a {MODEL_NAME}, so nothing is published'
+    return dataclasses.replace(unwon, sentence=unwon.sentence + nothing), None
+  _, _, value, cell = max(scored, key=lambda entry: entry[:2])
+  winner = dataclasses.replace(
+    unwon,
+    mechanism=cell.setting.label,
+    server_learning_rate=cell.server_learning_rate,
+    score=value,
+    model=MODEL_NAME,
   )
-  return winner, won and won[3].folder / MODEL_NAME
+  return winner, cell.folder / MODEL_NAME
 
 
 def _guarantee(design: Design, noise: Any) -> accounting.Guarantee:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from fl_dpftrl.logs import id_columns
 from fl_dpftrl.participation.accounting import adjacencies, arithmetics, guarantees
-from fl_dpftrl.participation.rules import population_budgets
 from fl_dpftrl.prove.replaying import participation_sentences, run_facts, statement_parts
 
 Statement = Any
@@ -57,10 +56,11 @@ def listed(statement: Statement) -> list[Assumption]:
   """Returns all assumptions in their order."""
   runs, planned = statement.runs, statement.planned
   group_size = statement.group_size
+  is_of_population = planned is not None and planned.is_of_population
   # Of the code of another system nothing is known.
   code = CODE if all(run.claim_in_log for run in runs) else OPERATOR
   worst_cases = ['worst case: the declared one, which holds for any rounds of the log']
-  if not (planned and planned.holds and planned.participation.num_rounds is None):
+  if not (planned and planned.is_endless):
     worst_cases = [
       f'worst case: {run.schema.assumption}{suffix}, as in the log' for suffix, run in _named(runs)
     ]
@@ -117,7 +117,7 @@ def listed(statement: Statement) -> list[Assumption]:
       'the noise of each run is independent of that of the others; a device'
       ' that is in several runs has the same device_id in them'
     )
-    if not (planned and _is_population(planned)):
+    if not is_of_population:
       independent += (
         '; which runs there were, and their strategies, noise and schemas, did not depend on what'
         ' the others released'
@@ -131,7 +131,6 @@ def listed(statement: Statement) -> list[Assumption]:
     )
     sentence = f'every {statement.unit} is in one of the runs only, as whoever replays said: {seen}'
     result.append(Assumption(OPERATOR, sentence))
-  is_of_population = planned is not None and _is_population(planned)
   for suffix, run in _named(runs):
     if run.claim.canaries is not None:
       checked = 'the schema was checked for them too, and ' if run.claim.declared else ''
@@ -166,7 +165,7 @@ def _of_releases(statement: Statement) -> list[Assumption]:
   end = 'the end of a run' if statement.several else 'the end of the run'
   figures = 'worst case assumes' if statement.observed is None else 'worst case and observed assume'
   figure = 'worst_case'
-  if statement.planned and _is_population(statement.planned):  # Whose worst case is declared.
+  if statement.planned and statement.planned.is_of_population:  # Whose worst case is declared.
     figures, figure = 'observed assumes', 'observed'
   sentence = f'{figures} that neither participation nor {end} depended on what was released'
   result = [Assumption(OPERATOR, sentence, figure)]
@@ -184,7 +183,7 @@ def _planned(
   whole = planned.participation
   every = [whole] if len(runs) == 1 else [run.claim.answers for run in runs]
   recorded = {of_run: run.schema_in_log for of_run, run in _named(runs)}
-  if _is_population(planned):
+  if planned.is_of_population:
     every, recorded = [whole], {'': True}
   result = list[Assumption]()
   for suffix, participation in zip(recorded, every):
@@ -206,10 +205,6 @@ def _noise(runs: Sequence[run_facts.RunFacts], code: str) -> list[Assumption]:
     if not run.claim_in_log
   ]
   return [Assumption(code, sentence), *unconfirmed]
-
-
-def _is_population(planned: statement_parts.Planned) -> bool:
-  return isinstance(planned.participation, population_budgets.PopulationBudget)
 
 
 def _of_run(

@@ -21,7 +21,7 @@ from fl_dpftrl.claims import run_claim
 from fl_dpftrl.mechanisms import base, schemas
 from fl_dpftrl.participation.accounting import adjacencies, arithmetics
 from fl_dpftrl.participation.participation import Participation
-from fl_dpftrl.participation.rules import loss_budgets, per_units, population_budgets
+from fl_dpftrl.participation.rules import loss_budgets, per_units
 from fl_dpftrl.prove.replaying import statement_parts, statements
 from fl_dpftrl.support.files import json_files
 
@@ -107,7 +107,7 @@ def _document(statement: statements.Statement, part: statement_parts.Part) -> js
   participations = [run.schema for run in statement.runs]
   if statement.void_reason or guarantee.void_reason:
     raise UnknownProof('it is void')
-  is_budget = planned and isinstance(planned.participation, population_budgets.PopulationBudget)
+  is_budget = planned and planned.is_of_population
   if part.name == 'observed' or (is_budget and part is not planned):
     raise UnknownProof('it follows from the rows of the log, of which a certificate has none')
   if planned and part is planned:

@@ -12,6 +12,7 @@ import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,16 +51,19 @@ def count(
     LogError: for a faulty row, a device twice in a round, and one without an owner in its round.
   """
   run_claims = [run.claim for run in runs]
-  counted = functools.partial(_counted, runs, progress=progress, local_ids=local_ids)
+
+  def counted(claims: Sequence[run_claim.Claim], num_exposed: int, **which: bool) -> Any:
+    return Rows(runs, local_ids, **which).tally(claims, num_exposed, progress)
+
   if not any(run.units for run in runs):
     tally = counted(run_claims, num_exposed)
     if any(claim.canaries for claim in run_claims):
       people = counted(run_claims, num_exposed, only_people=True)
       tally = dataclasses.replace(tally, people=people)
   else:  # Nobody owns a canary.
-    counted = functools.partial(counted, only_people=True)
     plain = [dataclasses.replace(claim, participation=None) for claim in run_claims]
-    devices, tally = counted(plain, 1), counted(run_claims, num_exposed, by_unit=True)
+    devices = counted(plain, 1, only_people=True)
+    tally = counted(run_claims, num_exposed, only_people=True, by_unit=True)
     repeated = devices.repeated if tally.repeated is None else tally.repeated
     tally = dataclasses.replace(tally, devices=devices, repeated=repeated)
   if local_ids:  # Only ids of one run can be spellings of one device, or be there twice.
@@ -68,39 +72,6 @@ def count(
     people = tally.people and dataclasses.replace(tally.people, mergeable=mergeable)
     tally = dataclasses.replace(tally, mergeable=mergeable, people=people)
   return tally
-
-
-def _counted(
-  runs: Sequence[opened_runs.RecordedRun],
-  claims: Sequence[run_claim.Claim],
-  num_exposed: int,
-  *,
-  progress: Callable[[str], None],
-  local_ids: bool,
-  by_unit: bool = False,
-  only_people: bool = False,
-) -> device_tallies.Tally:
-  exposure = device_tallies.Exposure(claims, [run.log.num_rounds for run in runs])
-  rows = Rows(runs, by_unit, local_ids, only_people)
-  threads = machine.cores()
-  total = nothing = device_tallies.Tally((participation_counts.DeviceCounts(),) * len(runs))
-  parts: collections.deque[futures.Future[device_tallies.Tally]] = collections.deque()
-
-  def counted(part: list[pa.Table]) -> device_tallies.Tally:
-    sorted_rows = rows.sorted(part)
-    tallies = (device_tallies.Tally.of_rows(*r, exposure, num_exposed) for r in sorted_rows)
-    return functools.reduce(lambda a, b: a.plus(b, num_exposed), tallies, nothing)
-
-  with futures.ThreadPoolExecutor(threads) as pool:
-    for part in rows.parts(progress):
-      parts.append(pool.submit(counted, part))
-      if len(parts) > threads:
-        total = total.plus(parts.popleft().result(), num_exposed)
-        progress(f'{total.num_devices:,} devices counted')
-    for tally in parts:
-      total = total.plus(tally.result(), num_exposed)
-  spellings = rows.spellings()
-  return dataclasses.replace(total, mergeable=spellings.mergeable, id_bytes=spellings.lengths)
 
 
 class Rows:
@@ -112,17 +83,39 @@ class Rows:
   def __init__(
     self,
     runs: Sequence[opened_runs.RecordedRun],
+    local_ids: bool,
     by_unit: bool = False,
-    local_ids: bool = False,
     only_people: bool = False,
   ):
     self._runs, self._by_unit, self._local_ids = runs, by_unit, local_ids
     self._canaries = [run.canary_ids if only_people else None for run in runs]
     self._spellings = id_spellings.Spellings()
 
-  def parts(self, progress: Callable[[str], None] = lambda text: None) -> Iterator[list[pa.Table]]:
-    """Yields all rows, in parts of whole devices."""
-    return _whole_devices(self._tables(progress))
+  def tally(
+    self, claims: Sequence[run_claim.Claim], num_exposed: int, progress: Callable[[str], None]
+  ) -> device_tallies.Tally:
+    """Counts the rows, in parts of whole devices."""
+    exposure = device_tallies.Exposure(claims, [run.log.num_rounds for run in self._runs])
+    threads = machine.cores()
+    total = nothing = device_tallies.Tally((participation_counts.DeviceCounts(),) * len(self._runs))
+    parts: collections.deque[futures.Future[device_tallies.Tally]] = collections.deque()
+
+    def counted(part: list[pa.Table]) -> device_tallies.Tally:
+      sorted_rows = self._sorted(part)
+      tallies = (device_tallies.Tally.of_rows(*r, exposure, num_exposed) for r in sorted_rows)
+      return functools.reduce(lambda a, b: a.plus(b, num_exposed), tallies, nothing)
+
+    with futures.ThreadPoolExecutor(threads) as pool:
+      for part in _whole_devices(self._tables(progress)):
+        parts.append(pool.submit(counted, part))
+        if len(parts) > threads:
+          total = total.plus(parts.popleft().result(), num_exposed)
+          progress(f'{total.num_devices:,} devices counted')
+      for tally in parts:
+        total = total.plus(tally.result(), num_exposed)
+    self._check_spellings()
+    mergeable, id_bytes = self._spellings.mergeable, self._spellings.lengths
+    return dataclasses.replace(total, mergeable=mergeable, id_bytes=id_bytes)
 
   def _tables(self, progress: Callable[[str], None]) -> Iterator[pa.Table]:
     first = num_rows = 0
@@ -142,7 +135,7 @@ class Rows:
         progress(f'{num_rows:,} rows read')
       first += run.log.num_rounds
 
-  def sorted(self, part: list[pa.Table]) -> Iterator[tuple[np.ndarray, np.ndarray, Name]]:
+  def _sorted(self, part: list[pa.Table]) -> Iterator[tuple[np.ndarray, np.ndarray, Name]]:
     """Takes tables away; yields numbers of devices in the order of their ids, rounds, and names.
 
     Only units may have several rows in one round; LogError for a device.
@@ -168,8 +161,8 @@ class Rows:
     shown = round_index + log.layout.first_round
     return refusals.LogError(f'{place}: device {device} is twice in round {shown}')
 
-  def spellings(self) -> id_spellings.Spellings:
-    """Returns the ids of all rows that were sorted; LogError for a number in two notations."""
+  def _check_spellings(self) -> None:
+    """Raises LogError for a number in two notations, in all rows that were sorted."""
     if self._spellings.has_faults and self._by_unit:
       raise refusals.LogError(
         f'units: the tables of several runs have one {self._runs[0].unit} in two notations of a'
@@ -179,7 +172,6 @@ class Rows:
       for path, first_row, table in run.log.numbered():
         if fault := self._spellings.first_fault(table.column('device_id')):
           raise refusals.LogError(f'{path}, row {first_row + fault[0]}: device_id {fault[1]}')
-    return self._spellings
 
 
 def _whole_devices(tables: Iterator[pa.Table], shift: int = 0) -> Iterator[list[pa.Table]]:

@@ -47,7 +47,7 @@ SUMS, STATEMENT, UNITS = 'SHA256SUMS', 'statement.json', unit_tables.NAME
 _UNSTATED = 'the log states none: it is that of whoever replayed'
 
 _LINE = re.compile(r'([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._-]{0,199})')
-_LISTED, _BLOCK = 20, 1 << 20  # sentences; bytes
+_LISTED = 20  # sentences
 Progress = Callable[[str], None]
 
 
@@ -160,7 +160,6 @@ def verify(
       digest=digest, checks=(*checks, failed, _guarantee(None, False))
     )
   runs, prefixes = [], _prefixes(len(asked['runs']))
-  population: population_runs.PopulationRuns | None = None
   for entry, prefix in zip(asked['runs'], prefixes):
     opens = functools.partial(lambda *of: runs.append(_run(folder, *of)), prefix, entry)
     check = _check(f'{prefix}claim', opens, 'it is that of the log, and of its strategy')
@@ -174,9 +173,7 @@ def verify(
     if len(runs) < len(prefixes):
       yield 'not checked, as a claim, a log or a strategy does not fit'
       return
-    if asked['population']:
-      nonlocal population
-      population = _population(folder)
+    population = _population(folder) if asked['population'] else None
     statement = _replayed(population or runs, asked, progress)
     certified = certificates.certified(statement)
     expected = json.dumps(_document(statement, asked, folder))
@@ -309,11 +306,8 @@ def _write(path: pathlib.Path, document: json_files.Object) -> None:
 
 def _digest(path: pathlib.Path) -> str:
   """Returns SHA-256 of a file; a link is not followed."""
-  digest = hashlib.sha256()
   with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), 'rb') as stream:
-    while block := stream.read(_BLOCK):
-      digest.update(block)
-  return digest.hexdigest()
+    return hashlib.file_digest(stream, 'sha256').hexdigest()
 
 
 def _check(name: str, compare: Callable[[], Any], detail: str) -> verification.Check:

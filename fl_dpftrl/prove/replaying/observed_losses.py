@@ -147,12 +147,6 @@ class Violations:
 
   def to_json(self, *, void: bool) -> json_files.Object:
     """Returns the counts and both losses; and what they mean, unless all is void."""
-    return {
-      'num_devices': self.num_devices,
-      'num_rounds': self.num_rounds,
-      'first_rounds': list(self.first_rounds),
-      'largest': self.largest.to_json(),
-      'num_complied': self.num_complied,
-      'complied': self.complied.to_json(),
-      **({} if void else {'meaning': self.MEANING}),
-    }
+    losses = {'largest': self.largest.to_json(), 'complied': self.complied.to_json()}
+    shown = {**vars(self), 'first_rounds': list(self.first_rounds), **losses}
+    return shown if void else {**shown, 'meaning': self.MEANING}

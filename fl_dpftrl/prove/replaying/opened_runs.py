@@ -25,7 +25,7 @@ from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import per_units, separations
-from fl_dpftrl.prove.replaying import counted, device_tallies, participation_sentences, traces
+from fl_dpftrl.prove.replaying import counted, device_tallies, traces
 from fl_dpftrl.support.files import json_files, paths
 from fl_dpftrl.support.text import messages
 
@@ -106,10 +106,10 @@ class RecordedRun:
     canaries = self.claim.canaries
     return canaries and canaries.ids(self.log.metadata[keys.RUN_KEY], self.log.id_type)
 
-  def check_public(self) -> None:
-    """Raises ValueError where no figure of the log may be published."""
-    for participation in filter(None, (self.recorded, self.claim.participation)):
-      participation_sentences.check_public(participation)
+  def claiming(self, participation: Participation | None) -> 'RecordedRun':
+    """Returns the run with another participation, or none, in its claim."""
+    claim = dataclasses.replace(self.claim, participation=participation)
+    return dataclasses.replace(self, claim=claim)
 
   def by_unit(self, table: pa.Table) -> pa.Table:
     """Returns a row for each owner of the devices of rows; LogError for a row without one."""
@@ -176,12 +176,6 @@ class RecordedRun:
 Given = RecordedRun | str | os.PathLike[str]
 
 
-def opened(runs: Given | Sequence[Given]) -> list[RecordedRun]:
-  """Returns one run or several, each opened."""
-  every = [runs] if isinstance(runs, (RecordedRun, str, os.PathLike)) else runs
-  return [run if isinstance(run, RecordedRun) else open_run(run) for run in every]
-
-
 def together(runs: Given | Sequence[Given], *, local_ids: bool = False) -> list[RecordedRun]:
   """Returns runs of one population, opened, as they are accounted together.
 
@@ -189,36 +183,30 @@ def together(runs: Given | Sequence[Given], *, local_ids: bool = False) -> list[
   participation was drawn amplify only one run; ValueError if one is given for several. Ids of all
   runs must be of one type, unless they are local to each.
   """
-  runs = opened(runs)
-  if not runs:
+  every = [runs] if isinstance(runs, (RecordedRun, str, os.PathLike)) else runs
+  recorded_runs = [run if isinstance(run, RecordedRun) else open_run(run) for run in every]
+  if not recorded_runs:
     raise ValueError('runs must hold at least one run')
-  if not all(run.claim.declared for run in runs):
-    runs = _without_recorded_schemas(runs)
-  if len(runs) > 1 and any(run.claim.is_drawn and not run.stated for run in runs):
+  if not all(run.claim.declared for run in recorded_runs):
+    recorded_runs = [run.claiming(None) if run.schema_in_log else run for run in recorded_runs]
+  if len(recorded_runs) > 1 and any(run.claim.is_drawn and not run.stated for run in recorded_runs):
     raise ValueError(
       'sampling is for one run: guarantees of batches that were drawn are not composed over several'
     )
-  if len({run.claim.declared is None for run in runs}) > 1:
+  if len({run.claim.declared is None for run in recorded_runs}) > 1:
     raise ValueError('declared must be given for each run, or for none')
-  if len({(run.unit, run.units is None) for run in runs}) > 1:
+  if len({(run.unit, run.units is None) for run in recorded_runs}) > 1:
     raise ValueError('units must be given for each run, and have one name')
-  identities = [run.log.metadata.get(keys.RUN_KEY) for run in runs]
+  identities = [run.log.metadata.get(keys.RUN_KEY) for run in recorded_runs]
   for place, identity in enumerate(identities):
     if identity is not None and identity in identities[:place]:
       raise refusals.LogError(
-        f'{runs[place].log.path}: is of a run that is given already, and a run that went'
+        f'{recorded_runs[place].log.path}: is of a run that is given already, and a run that went'
         ' on in a copy used its rows of noise twice; give each run once'
       )
   if not local_ids:
-    _check_ids(runs)
-  return runs
-
-
-def _without_recorded_schemas(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-  without = lambda run: dataclasses.replace(run.claim, participation=None)
-  return [
-    dataclasses.replace(run, claim=without(run)) if run.schema_in_log else run for run in runs
-  ]
+    _check_ids(recorded_runs)
+  return recorded_runs
 
 
 def _check_ids(runs: Sequence[RecordedRun]) -> None:
@@ -279,7 +267,9 @@ def open_run(
     ValueError: if an argument is out of range or missing, or the strategy file is malformed.
   """
   where = layouts.parse(columns, first_round, missing)
-  schema = declared_schema(declared_num_rounds, declared_min_sep, declared_max_participations)
+  schema = _declared_schema(
+    declared_num_rounds, min_sep=declared_min_sep, max_participations=declared_max_participations
+  )
   if from_counts is not None:
     if logs is not None or columns or first_round or units is not None:
       raise ValueError('logs, columns, first_round and units do not go with from_counts: no rows')
@@ -356,25 +346,14 @@ def _run_of_folder(
     raise ValueError(f'{path}: {e}') from e
 
 
-def declared_schema(
-  declared_num_rounds: int | None,
-  declared_min_sep: int | None,
-  declared_max_participations: int | None,
-) -> separations.MinSep | None:
+def _declared_schema(num_rounds: int | None, **limits: int | None) -> separations.MinSep | None:
   """Returns the schema of the arguments of `open_run`; None if none is declared."""
-  for name, value in (
-    ('declared_min_sep', declared_min_sep),
-    ('declared_max_participations', declared_max_participations),
-  ):
-    if value is not None and declared_num_rounds is None:
-      raise ValueError(
-        f'{name}={value} needs declared_num_rounds, the number of rounds that was declared before'
-        ' the run: it may have ended early because of what it released'
-      )
-  if declared_num_rounds is None:
-    return None
-  return separations.MinSep(
-    num_rounds=declared_num_rounds,
-    min_sep=1 if declared_min_sep is None else declared_min_sep,
-    max_participations=declared_max_participations,
-  )
+  declared = {name: value for name, value in limits.items() if value is not None}
+  if num_rounds is not None:
+    return separations.MinSep(num_rounds, **declared)
+  for name, value in declared.items():
+    raise ValueError(
+      f'declared_{name}={value} needs declared_num_rounds, the number of rounds that was declared'
+      ' before the run: it may have ended early because of what it released'
+    )
+  return None

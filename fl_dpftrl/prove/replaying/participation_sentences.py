@@ -185,9 +185,9 @@ def _allowed(participation: Participation) -> str:
   )
 
 
-def check_public(participation: Participation) -> None:
-  """Raises ValueError where nothing of a log may be published."""
-  if participation.is_secret:
+def check_public(*participations: Participation | None) -> None:
+  """Raises ValueError where nothing of a log may be published; of None, a run has none."""
+  if any(participation and participation.is_secret for participation in participations):
     raise ValueError(
       'participation that was drawn in secret has no public report: least separation and most'
       ' participations in the log are as secret; publish what account says of the sampling'

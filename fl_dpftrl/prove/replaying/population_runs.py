@@ -93,8 +93,12 @@ def opened(
   state = population_claim.PopulationState(
     functools.partial(strategy_of, folder), path=path, is_checked=True
   )
-  records = population_ledger.read(folder, is_copy=is_copy)
-  logs = {} if is_copy else _logs(folder, records)  # Before the ledger: what they have, it has.
+  logs = dict[str, participation_log.Log | str]()
+  # Logs are read before the ledger: what they have, it has.
+  for record in [] if is_copy else population_ledger.read(folder):
+    # The state refuses a record without them.
+    if record.kind == population_ledger.OPENED and {'folder', 'run'} <= {*record.content}:
+      logs[record.content['run']] = _newest_log(folder, record.content)
   cohorts: list[list[list[Any]]] = []
   for record in population_ledger.read(folder, is_copy=is_copy):
     state.take(record)
@@ -175,18 +179,6 @@ def strategy_of(folder: pathlib.Path, digest: str) -> base.Strategy:
   if documents.strategy_digest(strategy) != digest:
     raise refusals.LogError(f'{path}: is another strategy than its name says')
   return strategy
-
-
-def _logs(
-  folder: pathlib.Path, records: Sequence[population_ledger.LedgerRecord]
-) -> dict[str, participation_log.Log | str]:
-  """Returns the log of each run by its identity, or why it cannot be read."""
-  logs: dict[str, participation_log.Log | str] = {}
-  for record in records:
-    # The state refuses a record without them.
-    if record.kind == population_ledger.OPENED and {'folder', 'run'} <= {*record.content}:
-      logs[record.content['run']] = _newest_log(folder, record.content)
-  return logs
 
 
 def _newest_log(folder: pathlib.Path, content: Any) -> participation_log.Log | str:

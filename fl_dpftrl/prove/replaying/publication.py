@@ -7,7 +7,7 @@ import sys
 
 from fl_dpftrl.participation import registry
 from fl_dpftrl.participation.participation import Participation
-from fl_dpftrl.participation.rules import population_budgets, separations
+from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.prove.replaying import statements
 
 
@@ -25,7 +25,7 @@ def command(statement: statements.Statement) -> str:
   words = ['fl-dpftrl', 'replay']
   first = statement.runs[0]
   planned = statement.planned
-  if planned and isinstance(planned.participation, population_budgets.PopulationBudget):
+  if planned and planned.is_of_population:
     words.append('POPULATION')
   elif statement.several:
     words += [f'RUN{i}' for i in range(1, len(statement.runs) + 1)]

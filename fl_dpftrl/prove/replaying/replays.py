@@ -102,8 +102,8 @@ def replay(
     planned = _of_population(population, unit, observed, terms)
   every = [fact.claim for fact in facts], [fact.schema for fact in facts]
   worst_case = run_claim.compose(*every, terms, disjoint=disjoint)
-  if planned and planned.holds and planned.participation.num_rounds is None:
-    worst_case = planned.guarantee  # No fact of the log makes it less.
+  if planned and planned.is_endless:
+    worst_case = planned.guarantee
   reached = tightness.attack(facts[0].claim, facts[0].schema, terms) if len(runs) == 1 else None
   parts = [statement_parts.Part(name='worst_case', guarantee=worst_case, attack=reached)]
   per_device = violations = None

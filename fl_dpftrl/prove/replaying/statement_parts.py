@@ -70,6 +70,21 @@ class Planned(Part):
     return f'{super().__repr__()}, of {self.extent}'
 
   @property
+  def is_of_population(self) -> bool:
+    """True for the budgets of a population."""
+    return isinstance(self.participation, population_budgets.PopulationBudget)
+
+  @property
+  def is_endless(self) -> bool:
+    """True where it holds for any number of rounds, so that no fact of a log makes it less."""
+    return self.holds and self.participation.num_rounds is None
+
+  @property
+  def budget(self) -> str:
+    """The budget that its loss stays within, in words, for a run without an end."""
+    return 'the budget of the population' if self.is_of_population else 'the declared loss budget'
+
+  @property
   def extent(self) -> str:
     """The rounds that it is of, in words."""
     return participation_sentences.extent(self.participation)

@@ -293,8 +293,7 @@ class Statement:
       ValueError: for a run of secret draws, whose log is as secret as they are.
     """
     for run in self.runs:
-      for participation in filter(None, (run.recorded, run.claim.participation)):
-        participation_sentences.check_public(participation)
+      participation_sentences.check_public(run.recorded, run.claim.participation)
     return Statement(
       runs=tuple(map(_publishable_run, self.runs)),
       parts=tuple(

@@ -31,11 +31,9 @@ class Tightness(NamedTuple):
   def __str__(self) -> str:
     if self.distance is None:
       return 'upper bound'
-    return (
-      f'exact to {self.distance:g}'
-      if not self.above
-      else (f'at most {self.distance:g} above {self.above}')
-    )
+    if not self.above:
+      return f'exact to {self.distance:g}'
+    return f'at most {self.distance:g} above {self.above}'
 
 
 def tightness(guarantee: guarantees.Guarantee, attack: float | None = None) -> Tightness | None:

@@ -8,7 +8,6 @@ import pathlib
 from typing import Any, NamedTuple
 
 from fl_dpftrl.participation.accounting import gaussian
-from fl_dpftrl.participation.rules import population_budgets
 from fl_dpftrl.prove.replaying import assumption_sentences
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import json_files
@@ -119,9 +118,7 @@ def to_quote(statement: Statement) -> str:
     instead = 'quote what was declared instead' if is_kept else 'no figure may be quoted'
     text = f'the worst case. If a release may have decided who took part, or {end}, {instead}'
   elif declared.participation.num_rounds is None:
-    is_population = isinstance(declared.participation, population_budgets.PopulationBudget)
-    text = 'the budget of the population' if is_population else 'the declared loss budget'
-    text += ': it is that of any number of rounds'
+    text = f'{declared.budget}: it is that of any number of rounds'
   else:
     text = (
       'what was declared: rounds may follow, and the worst case is only that of the rounds so far'

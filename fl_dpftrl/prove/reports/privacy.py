@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_dpftrl import version
-from fl_dpftrl.participation.rules import population_budgets
 from fl_dpftrl.prove.replaying import (
   assumption_sentences,
   publication,
@@ -53,9 +52,6 @@ def report(statement: statements.Statement, setting: Setting) -> str:
   if statement.runs[0].units is not None:
     noun = statement.unit
     unit = f'{_a(noun)}, with all devices that it owns'
-  is_of_population = planned is not None and isinstance(
-    planned.participation, population_budgets.PopulationBudget
-  )
   return page.render(
     'privacy.html',
     title=': '.join(filter(None, ('Privacy report', setting.run))),
@@ -63,8 +59,8 @@ def report(statement: statements.Statement, setting: Setting) -> str:
     statement=statement,
     setting=setting,
     void=void,
-    is_of_population=is_of_population,
-    budget='the budget of the population' if is_of_population else 'the declared loss budget',
+    is_of_population=planned is not None and planned.is_of_population,
+    budget=planned and planned.budget,
     head=head,
     rounds_may_follow=statement.rounds_may_follow,
     adjacency=statement.adjacency.replace('_', '-'),
@@ -90,7 +86,11 @@ def report(statement: statements.Statement, setting: Setting) -> str:
       'errors': [(s, report_figures.least_false_negatives(mu, s)) for s in _SHARES] if mu else [],
     },
     command=setting.command if statement.confidential else publication.command(statement),
-    versions=_versions(),
+    versions=[
+      ('fl_dpftrl', version.__version__),
+      ('python', platform.python_version()),
+      *((package, importlib.metadata.version(package)) for package in _PACKAGES),
+    ],
     embedded=statement.to_json(),
   )
 
@@ -141,7 +141,7 @@ def _losses(
   if statement.group_size == 1 and worst is not None:  # Others are for many devices.
     mark = (worst, f'worst case: {"void" if void else f"ρ = {roundings.up(worst)}"}')
   bars, planned = per_device.rho_histogram, statement.planned
-  if mark and worst and planned and planned.holds and planned.participation.num_rounds is None:
+  if mark and worst and planned and planned.is_endless:
     bars = [(low / worst, high / worst, count) for low, high, count in bars]
     return report_figures.spread(
       _joined(bars, most),
@@ -166,9 +166,3 @@ def _joined(bars: Sequence[tuple[float, float, int]], most: int) -> list[tuple[f
     counts[min(number - 1, int(number * place / (high - low)) if high > low else 0)] += count
   edges = np.linspace(low, high, number + 1).tolist()
   return list(zip(edges, edges[1:], counts.tolist()))
-
-
-def _versions() -> list[tuple[str, str]]:
-  """Returns the releases that made the page."""
-  versions = [('fl_dpftrl', version.__version__), ('python', platform.python_version())]
-  return versions + [(package, importlib.metadata.version(package)) for package in _PACKAGES]
