@@ -156,11 +156,10 @@ def run(args: argparse.Namespace) -> Replayed:
   if args.evidence:
     evidence.check_folder(pathlib.Path(args.evidence))
     output.check_writable('evidence', args.evidence)
-  output.check_file('report', args.report)
-  output.check_file('public_report', args.public_report)
+  for name in ('report', 'public_report', 'write_counts', 'registry', 'model_card'):
+    output.check_file(name, getattr(args, name))
   if args.report and args.report == args.public_report:
     raise ValueError(f'--public_report={args.public_report} must be another file than --report')
-  output.check_file('write_counts', args.write_counts)
   facts = _facts(args)
   if args.sites and len(args.runs) < 2:
     raise ValueError(f'--sites={args.sites} is for the folders of several runs')
@@ -196,8 +195,6 @@ def _claimed(args: argparse.Namespace) -> verdicts.ClaimedEpsilon | None:
 
 def _facts(args: argparse.Namespace) -> dict[str, str]:
   """Returns what the operator says, once the files of a registry are checked."""
-  output.check_file('registry', args.registry)
-  output.check_file('model_card', args.model_card)
   for name in ('operator', 'model_card'):
     if getattr(args, name) and not args.registry:
       raise ValueError(f'--{name}={getattr(args, name)} needs --registry')

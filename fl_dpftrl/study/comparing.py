@@ -181,7 +181,7 @@ def compare(
     return cells.study()
   with durable.exclusive(path / 'lock'):
     durable.remove_leftovers(path)
-    while remaining := list(filter(cells.is_runnable, cells.all())):
+    while remaining := cells.runnable():
       # Twice: the cells of the first seed choose rates.
       say(f'{len(remaining)} of {num_cells} runs, {jobs or 1} at a time, in {path / "cells"}')
       began = time.monotonic()
@@ -234,10 +234,10 @@ class _Cells:
       return cell.result(result_tables.FAILED, self.failed[cell.name])
     return cell.ended() or cell.result()
 
-  def is_runnable(self, cell: Cell) -> bool:
-    """Returns whether a cell can be run: its rate is chosen, and it has not ended or failed."""
-    is_waiting = self.result(cell).status == result_tables.WAITING
-    return is_waiting and cell.server_learning_rate is not None
+  def runnable(self) -> list[Cell]:
+    """Returns the cells whose rate is chosen, and that have not ended or failed."""
+    chosen = [cell for cell in self.all() if cell.server_learning_rate is not None]
+    return [cell for cell in chosen if self.result(cell).status == result_tables.WAITING]
 
   def study(self) -> Study:
     """Returns the results so far."""

@@ -109,9 +109,9 @@ class Design:
     for name, kind in (('title', str), ('without_noise', bool)):
       if not isinstance(value := getattr(self, name), kind):
         raise ValueError(f'{name} must be of type {kind.__name__}, got {messages.quoted(value)}')
-    if isinstance(every := self.mechanisms, Mapping):
-      every = [_labelled(label, mechanism) for label, mechanism in every.items()]
     named = lambda m: m if isinstance(m, Mechanism) else Mechanism(mechanism=m)
+    if isinstance(every := self.mechanisms, Mapping):
+      every = [dataclasses.replace(named(m), label=label) for label, m in every.items()]
     values = {
       'title': messages.one_line(self.title),
       'mechanisms': tuple(map(named, _list('mechanisms', every))),
@@ -169,13 +169,6 @@ class Design:
     tried = [(setting, rate, first) for setting, grid in grids.items() for rate in grid]
     rest = [(s, g[0] if len(g) == 1 else None, seed) for seed in others for s, g in grids.items()]
     return tried + rest
-
-
-def _labelled(label: str, mechanism: Any) -> Mechanism:
-  """Returns a mechanism with the label of a mapping."""
-  if isinstance(mechanism, Mechanism):
-    return dataclasses.replace(mechanism, label=label)
-  return Mechanism(mechanism=mechanism, label=label)
 
 
 def slug(label: str) -> str:

@@ -34,15 +34,24 @@ def check(run: Run) -> None:
     )
 
 
-def trained(run: Run, cells: Sequence[Cell], jobs: int) -> Generator[tuple[Cell, str], None, None]:
+def trained(
+  run: Run, cells: Sequence[Cell], jobs: int, *, may_fail: bool = False
+) -> Generator[tuple[Cell, str], None, None]:
   """Trains cells in so many processes; yields each as it ends, and why it failed.
 
   A process trains one cell after another, so that it is started and compiles once, and ends with a
-  cell that fails. With no jobs all are trained in this process, where an error ends the study.
+  cell that fails. With no jobs all are trained in this process, where an error ends the study,
+  unless cells may fail.
   """
   for cell in [] if jobs else cells:
-    cell.train(run)
-    yield cell, ''
+    reason = ''
+    try:
+      cell.train(run)
+    except Exception:
+      if not may_fail:
+        raise
+      reason = 'the run failed'
+    yield cell, reason
   waiting, running = list(cells if jobs else []), dict[Any, tuple[_Worker, Cell]]()
   idle = list[_Worker]()
   try:

@@ -9,7 +9,6 @@ import os
 import pathlib
 import secrets
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -162,7 +161,7 @@ def best(
         cells = _drawn(design, noises, secret, tuning)
         rest = [c for c in cells if c.ended() is None and not (c.home / 'failed').exists()]
         guarded = functools.partial(_guarded, run)
-        for cell, reason in running.trained(guarded, rest, jobs) if jobs else _here(guarded, rest):
+        for cell, reason in running.trained(guarded, rest, jobs, may_fail=True):
           if reason:
             durable.write_durably(cell.home / 'failed', b'')
         winner, model = _chosen(design, cells, score, unwon)
@@ -237,20 +236,19 @@ def _guarded(run: Run, cell: Cell) -> dict[str, Any]:
   return {**proof, 'validation': {metric.name: value}, 'test': {metric.name: value}}
 
 
-def _here(run: Run, cells: list[Cell]) -> Iterator[tuple[Cell, str]]:
-  """Trains cells in this process; yields each, and why it failed."""
-  for cell in cells:
-    reason = ''
-    try:
-      cell.train(run)
-    except Exception:
-      reason = 'the run failed'
-    yield cell, reason
-
-
 def _unwon(design: Design, noises: Noises, tuning: Tuning, score: Any, digest: str) -> Winner:
   """Returns what is published before a run has won: ε, what may be said of it and must hold."""
-  whole = max((_guarantee(design, noise) for noise in noises.values()), key=lambda g: g.mu)
+  guarantees = [
+    accountant.account(
+      files.load_strategy(noise.strategy),
+      design.participation,
+      noise_multiplier=noise.noise_multiplier,
+      delta=design.delta,
+      num_coordinates=arithmetics.MANY_COORDINATES,
+    )
+    for noise in filter(None, noises.values())
+  ]
+  whole = max(guarantees, key=lambda guarantee: guarantee.mu)
   assumptions = (*whole.assumptions, *tuning.assumptions)
   if score != PUBLIC:
     whole = score.with_training(whole)
@@ -293,14 +291,3 @@ def _chosen(
     model=MODEL_NAME,
   )
   return winner, cell.folder / MODEL_NAME
-
-
-def _guarantee(design: Design, noise: Any) -> accounting.Guarantee:
-  """Returns the guarantee of one run with the noise of a setting."""
-  return accountant.account(
-    files.load_strategy(noise.strategy),
-    design.participation,
-    noise_multiplier=noise.noise_multiplier,
-    delta=design.delta,
-    num_coordinates=arithmetics.MANY_COORDINATES,
-  )

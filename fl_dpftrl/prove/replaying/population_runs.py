@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import os
 import pathlib
 import shutil
@@ -21,9 +20,8 @@ from fl_dpftrl.logs import (
   refusals,
   unit_tables,
 )
-from fl_dpftrl.mechanisms import base, sensitivities
+from fl_dpftrl.mechanisms import base
 from fl_dpftrl.mechanisms.files import documents, files
-from fl_dpftrl.participation.accounting import arithmetics, guarantees
 from fl_dpftrl.participation.rules import population_budgets
 from fl_dpftrl.prove.replaying import opened_runs
 from fl_dpftrl.support.files import paths
@@ -51,20 +49,6 @@ class PopulationRuns:
   chance: float
   reasons: tuple[str, ...]
   warnings: tuple[str, ...]
-
-  def guarantee(self, unit: float, terms: guarantees.Terms) -> guarantees.Guarantee:
-    """Returns that of the largest budget.
-
-    Args:
-      unit: noise multiplier in whose units its sensitivity is.
-    """
-    value = math.nextafter(self.mu * unit, math.inf)
-    return guarantees.Guarantee.of(
-      sensitivities.Sensitivity(value, sensitivities.UPPER_BOUND),
-      terms,
-      noise_multiplier=unit,
-      rounding=arithmetics.Rounding(chance=self.chance),
-    )
 
 
 def is_population(path: Any) -> bool:

@@ -5,12 +5,14 @@ stand side by side and are never mixed.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.logs import claim_json, id_spellings, keys, refusals, unit_tables
-from fl_dpftrl.participation.accounting import guarantees
+from fl_dpftrl.mechanisms import sensitivities
+from fl_dpftrl.participation.accounting import arithmetics, guarantees
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.prove.replaying import (
   counting,
@@ -203,8 +205,17 @@ def _of_population(
   observed: guarantees.Guarantee | None,
   terms: guarantees.Terms,
 ) -> statement_parts.Planned:
-  """Returns the guarantee of a population's budgets, void where its ledger contradicts them."""
-  reasons, guarantee = list(population.reasons), population.guarantee(unit, terms)
+  """Returns the guarantee of a population's budgets, void where its ledger contradicts them.
+
+  Its sensitivity is that of the largest budget, in units of a noise multiplier.
+  """
+  reasons, value = list(population.reasons), math.nextafter(population.mu * unit, math.inf)
+  guarantee = guarantees.Guarantee.of(
+    sensitivities.Sensitivity(value, sensitivities.UPPER_BOUND),
+    terms,
+    noise_multiplier=unit,
+    rounding=arithmetics.Rounding(chance=population.chance),
+  )
   # Observed has rows that a run which ended never had, and the whole numbers of all runs.
   most = guarantee.sensitivity * (1.0 + _ROUNDING)
   if observed and not population.budget.num_ended and observed.sensitivity > most:
