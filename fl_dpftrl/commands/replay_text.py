@@ -21,8 +21,6 @@ _LISTED = 8  # columns
 def text(result: statements.Statement, verdict: verdicts.Verdict | None = None) -> str:
   """Returns the verdict, the guarantees, rounded up, and their assumptions as text."""
   per_device = result.per_device
-  if not result.counts:
-    raise ValueError('the statement must be confidential: a publishable one has no counts')
   most = str(result.max_participations)
   if result.most_over_runs is not None:
     most = f'{result.most_over_runs} in all runs, {most} in one'

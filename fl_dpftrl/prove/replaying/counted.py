@@ -27,6 +27,8 @@ COLUMNS = ('kind', 'num', 'amount', 'device_id')
 SUFFIXES = ('.parquet', '.csv')
 _NUMBER = re.compile(r'0|-?[1-9][0-9]{0,18}')
 _MOST_BYTES = 1 << 28
+_TEXT = dict.fromkeys(('device_id', 'DEVICE_ID', 'kind', 'KIND'), pa.string())
+_CSV = pa_csv.ConvertOptions(column_types=_TEXT, strings_can_be_null=True, null_values=[''])
 KINDS = (
   'closest', 'exposed', 'missing', 'cohort', 'newcomers', 'separation', 'place', 'bin', 'rounds',
   'devices', 'gram', 'made_for',
@@ -108,10 +110,7 @@ def read(
   path = _path(path)
   terms = sql_statement.checksum(sql_statement.gram(claim.strategy, num_rounds))
   source = readers.Source(str(path))
-  digest = source.sha256()
   rows = _read(source)
-  if source.sha256() != digest:
-    raise refusals.LogError(f'{path}: was changed while it was read; replay it again')
   origin = sql_statement.made_for(claim.strategy, num_rounds)
   tally = _CountRows(str(path), rows, default_layout.missing).tally(
     claim, num_rounds, terms, origin
@@ -127,7 +126,7 @@ def read(
     num_rounds=num_rounds,
     id_type=pa.int64() if is_whole else pa.large_string(),
     tables=rows_of_log,
-    sha256=lambda: digest,
+    sha256=source.sha256,
   )
   return participation_log.Log((shard,), num_rounds, layout=default_layout), tally
 
@@ -146,7 +145,7 @@ def _read(source: readers.Source) -> list[tuple[Any, ...]]:
   is_csv = source.path.endswith('.csv')
   try:
     with source.opened() as file:
-      table = _csv(file) if is_csv else pq.read_table(file)
+      table = pa_csv.read_csv(file, convert_options=_CSV) if is_csv else pq.read_table(file)
   except Exception as e:  # Of many kinds, where a file is damaged.
     raise refusals.LogError(f'{source.path}: cannot be read, {e}') from e
   names = [name.lower() for name in table.schema.names]
@@ -174,12 +173,6 @@ def _ids(column: pa.ChunkedArray, is_csv: bool) -> list[str | int | None]:
     ids = list(map(int, ids))
   remaining_ids = iter(ids)
   return [None if none else next(remaining_ids) for none in column.is_null().to_pylist()]
-
-
-def _csv(file: Any) -> pa.Table:
-  text = dict.fromkeys(('device_id', 'DEVICE_ID', 'kind', 'KIND'), pa.string())
-  options = pa_csv.ConvertOptions(column_types=text, strings_can_be_null=True, null_values=[''])
-  return pa_csv.read_csv(file, convert_options=options)
 
 
 class _CountRows:
