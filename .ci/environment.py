@@ -7,10 +7,12 @@ alone: making the environment anew would empty another's.
 """
 
 import argparse
+import contextlib
 import fcntl
 import hashlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -50,19 +52,33 @@ def digest(python: str, args: argparse.Namespace) -> str:
   return hashlib.sha256(b'\0'.join(parts)).hexdigest()
 
 
+def install(lock: pathlib.Path, pip: list[str]) -> None:
+  """Installs the pins of a lock by two processes at once, as they need no resolution."""
+  pins = re.findall(r'^\w.*(?:\n\s.*)*', lock.read_text('utf-8'), re.M)
+  command = [*pip, '--no-deps', '--require-hashes', '-r', '/dev/stdin']
+  halves = {subprocess.Popen(command, stdin=subprocess.PIPE): pins[i::2] for i in range(2)}
+  for process, part in halves.items():
+    with contextlib.suppress(BrokenPipeError), process.stdin as stream:
+      stream.write('\n'.join(part).encode())
+  for status in [process.wait() for process in halves]:
+    if status:
+      raise subprocess.CalledProcessError(status, command)
+
+
 def make(python: str, args: argparse.Namespace) -> None:
   """Makes the environment; what was there before goes."""
   print(f'Setting up {args.name} with {python}', file=sys.stderr)
   run = lambda *command: subprocess.run(command, check=True)
   run(python, '-m', 'venv', '--clear', args.name)
   inside = f'{args.name}/bin/python'
-  options = ['--no-deps', '--require-hashes'] if args.file and args.file.endswith('.lock') else []
   # The wheel of TensorFlow Federated names older Pythons than it runs on.
-  options += ['--ignore-requires-python'] if args.training else []
+  pip = [inside, *PIP, *['--ignore-requires-python'] * args.training]
   found = subprocess.run([inside, '-c', SITE], capture_output=True, text=True, check=True)
   site = pathlib.Path(found.stdout.strip())
-  if args.file:
-    run(inside, *PIP, *options, '-r', args.file)
+  if args.file and args.file.endswith('.lock'):
+    install(pathlib.Path(args.file), pip)
+  elif args.file:
+    run(*pip, '-r', args.file)
   if args.shim:
     shim = pathlib.Path(args.shim)
     shutil.copy(shim, site)

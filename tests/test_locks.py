@@ -49,6 +49,7 @@ case "$*" in
     until grep -q waiting *.said; do sleep 0.1; done
     mkdir -p env/bin
     cp "$0" env/bin/python;;
+  *" /dev/stdin"*) cat >> pins-$$;;
   *" pip "*|*" compileall "*) ;;
   *) exec {sys.executable} "$@";;
 esac
@@ -75,6 +76,27 @@ def test_of_two_makes_one_sets_up_the_environment(tmp_path):
   assert start(3).wait(60) == 0 and not said(3)  # It is there.
   (tmp_path / 'pins.txt').write_text('# changed')
   assert start(4, '--', 'false').wait(60) == 1 and 'Setting up' in said(4)
+
+
+def test_each_pin_of_a_lock_is_installed_once(tmp_path):
+  python = tmp_path / 'python'
+  python.write_text(STAND_IN)
+  python.chmod(0o755)
+  pins = [
+    f'package{i}==1.{i} \\\n    --hash=sha256:{i}a \\\n    --hash=sha256:{i}b' for i in range(5)
+  ]
+  (tmp_path / '1.said').write_text('waiting')  # The stand-in looks for another process.
+  (tmp_path / 'pins.lock').write_text('# comment\n' + '\n'.join(pins) + '\n')
+  script = str(ROOT / '.ci' / 'environment.py')
+  command = [sys.executable, script, 'env', 'pins.lock', f'--python={python}']
+  subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+  parts = [path.read_text() for path in tmp_path.glob('pins-*')]
+  assert sorted(re.split('\n(?=p)', '\n'.join(parts))) == pins and len(parts) == 2
+  python.write_text(STAND_IN.replace('cat >> pins-$$', 'exit 1'))
+  (tmp_path / 'env' / 'installed').unlink()
+  failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+  assert failed.returncode == 1 and 'Traceback' not in failed.stderr
+  assert not (tmp_path / 'env' / 'installed').exists()
 
 
 def test_a_linked_environment_is_not_emptied(tmp_path):
