@@ -82,7 +82,7 @@ def test_forgetting_leaves_no_byte_and_every_statement(tmp_path, fleet, erased, 
   assert fleet.forget(erased) == len(erased)
   for each in _IDS:
     assert made.holding(tmp_path, each) == ([] if each in erased else ['names.db'])
-  again = dpftrl.replay(tmp_path / 'fleet', units=tables, delta=1e-6)
+  again = dpftrl.replay(tmp_path / 'fleet', delta=1e-6)
   assert (again.to_json(), _statement(tmp_path), _charged(fleet)) == (stated, statement, charged)
   rows = [row for row in _ROWS if not (is_purged and {*row[:2]} & {*erased})]
   for opened in (fleet, made.named_population(tmp_path)):
@@ -107,7 +107,7 @@ def test_evidence_after_forgetting_verifies(tmp_path, fleet):
   with _run(tmp_path, fleet) as run, run.round(_DEVICES):
     pass
   fleet.forget(['u-ada', 'phone-2'])
-  opened = population_runs.opened(tmp_path / 'fleet', [tmp_path / 'run1' / 'units.parquet'])
+  opened = population_runs.opened(tmp_path / 'fleet')
   dpftrl.write_evidence(tmp_path / 'evidence', opened, delta=1e-6)
   result = dpftrl.verify(tmp_path / 'evidence')
   assert result.passed, str(result)

@@ -294,14 +294,18 @@ def open_run(
   strategy = files.resolved(strategy)
   log = participation_log.read_log(logs, num_rounds=num_rounds, layout=where)
   traces.check(shown, log.path, log.num_rounds)
-  if folder is not None and table is None and log.units:
-    path = folder / unit_tables.NAME  # That of names, which the log cites.
-    table = unit_tables.opened(path) if path.exists() else None
   if folder is not None:
+    table = names_beside(log) if table is None else table
     return _run_of_folder(folder, log, strategy, table)
   return RecordedRun.of(
     log, strategy, table, noise_multiplier=noise_multiplier, participation=schema
   )
+
+
+def names_beside(log: participation_log.Log) -> unit_tables.UnitTable | None:
+  """Returns the table of names in a run's folder, where its log cites one; None without."""
+  path = pathlib.Path(log.path).with_name(unit_tables.NAME)
+  return unit_tables.opened(path) if log.units and path.exists() else None
 
 
 def _log_path(folder: pathlib.Path) -> pathlib.Path:

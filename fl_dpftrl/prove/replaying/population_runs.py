@@ -97,11 +97,14 @@ def opened(
     raise ValueError(f'units must be one table, or one for each of {len(places)} runs')
   runs, warnings, reasons = list[opened_runs.RecordedRun](), list[str](), list(state.passed)
   for place, (run, rounds) in enumerate(zip(state.runs, cohorts)):
+    run_log = logs.get(run.identity, 'it was opened meanwhile')
     if not is_copy:
-      warnings += _compared(path, place, run, logs.get(run.identity, 'it was opened meanwhile'))
+      warnings += _compared(path, place, run, run_log)
     if rounds:
       log = _log(path, run, [(cohort[0], cohort[1]) for cohort in rounds])
       table = tables[places.index(place) % len(tables)]
+      if table is None and isinstance(run_log, participation_log.Log):
+        table = opened_runs.names_beside(run_log)
       runs.append(opened_runs.RecordedRun.of(log, run.claim.strategy, table))
       reasons += _other_owners(place, rounds, table)
   if not runs:

@@ -55,7 +55,7 @@ def replay(
     local_ids: whether each of the disjoint runs has numbered its devices by itself, so that one id
       in two runs is of two devices. No log can then show that they are not disjoint.
     units: for the folder of a population of people, or other units, the tables of who owns which
-      device: one of all its runs, or one for each.
+      device: one of all its runs, or one for each; none where runs have tables of names.
     progress: called often with a line about the progress.
 
   Raises:
