@@ -12,22 +12,20 @@ table follows the kind and a tab, so that the digest fixes what the table was in
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import json
 import os
 import pathlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl.logs import keys, refusals
+from fl_dpftrl.logs import databases, keys, refusals
 from fl_dpftrl.support.files import durable, mark
-from fl_dpftrl.support.text import messages
 
 NAME = 'participation.parquet'
 """Name of the log in the folder of a run."""
@@ -55,13 +53,10 @@ TABLES = (
 NUMBERS, TEXT = 'I', 'T'
 """Kinds of ids."""
 
-WAL, JOURNAL = '-wal', '-journal'
-SIDES = (*(SUFFIX + end for end in (WAL, JOURNAL)), MARK_SUFFIX)
+SIDES = (*(SUFFIX + end for end in (databases.WAL, databases.JOURNAL)), MARK_SUFFIX)
 """Ends of the names of files beside a ledger, which belong to it."""
 
 _LEAST_BYTES = 512  # of a database
-# How errors begin that SQLite calls operational, and that tell of damage.
-_DAMAGED = ('Could not decode', 'no such table', 'no such column')
 
 
 def path_of(log: str | os.PathLike[str]) -> pathlib.Path:
@@ -100,25 +95,7 @@ def connected(path: pathlib.Path) -> sqlite3.Connection:
   """Opens a database in whole; a write-ahead log then needs no shared memory."""
   if path.stat().st_size < _LEAST_BYTES:  # SQLite would begin it anew.
     raise refusals.LogError(f'{path}: is no ledger, or damaged: it is cut short')
-  database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
-  try:
-    for setting in ('locking_mode=exclusive', 'trusted_schema=off', 'synchronous=full'):
-      database.execute(f'PRAGMA {setting}')
-    if database.execute('PRAGMA journal_mode=wal').fetchone() != ('wal',):
-      raise OSError(errno.ENOTSUP, 'no write-ahead log can be kept there', str(path))
-  except BaseException:  # It is part of a cycle, and would keep its locks.
-    database.close()
-    raise
-  return database
-
-
-def check_version(path: str | os.PathLike[str], database: sqlite3.Connection) -> None:
-  """Raises LogError for a database of a later version, which numbers its format; here it is 0."""
-  ((version,),) = database.execute('PRAGMA user_version')
-  if version:
-    raise refusals.LogError(
-      f'{path}: is of format {messages.quoted(version)}, of a later version: read it with that one'
-    )
+  return databases.connected(path, 'locking_mode=exclusive', 'synchronous=full', journal='wal')
 
 
 class RunClaim(Protocol):
@@ -211,7 +188,7 @@ def read(
     sqlite3.Error: for what is no database, or a damaged one.
   """
   path, marked = os.fspath(path), mark_of(path).name
-  check_version(path, database)
+  databases.check_version(path, database)
   claim, run, is_sealed = _claim_of(path, database)
   if record and record.run != run:
     raise refusals.LogError(f'{path}: is of another run than {marked} beside it; put its own back')
@@ -240,7 +217,7 @@ def read(
   if record and t + 1 < record.num_rounds:
     raise refusals.LogError(
       f'{path}: has {t + 1} rounds, and {marked} says that {record.num_rounds} were begun: put the'
-      f' newest back, with its {os.path.basename(path)}{WAL} if there is one'
+      f' newest back, with its {os.path.basename(path)}{databases.WAL} if there is one'
     )
   return State(claim, run, t + 1, head, frozenset(kinds), first, tuple(units), is_sealed)
 
@@ -356,18 +333,6 @@ class Chain:
     self._num_rounds += 1
 
 
-@contextlib.contextmanager
-def in_one_line(path: pathlib.Path) -> Iterator[None]:
-  """Raises SQLite's errors as those of the file: OSError, or LogError for a damaged one."""
-  try:
-    yield
-  except (sqlite3.Error, UnicodeDecodeError) as error:
-    if isinstance(error, sqlite3.OperationalError) and not str(error).startswith(_DAMAGED):
-      number = errno.ENOSPC if 'full' in str(error) else errno.EIO
-      raise OSError(number, str(error), str(path)) from error
-    raise refusals.LogError(f'{path}: is no ledger, or damaged: {error}') from error
-
-
 def seal(log: str | os.PathLike[str], check: Callable[[State], None]) -> None:
   """Lets no further round be recorded in a log, durably.
 
@@ -380,7 +345,7 @@ def seal(log: str | os.PathLike[str], check: Callable[[State], None]) -> None:
     OSError: if it cannot be written, or is not there.
   """
   file, marked = path_of(log), mark_of(log)
-  with durable.exclusive(marked), in_one_line(file):
+  with durable.exclusive(marked), databases.in_one_line(file):
     with contextlib.closing(connected(file)) as database:
       state = read(file, database, mark.read(marked))
       check(state)

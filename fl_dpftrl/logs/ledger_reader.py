@@ -6,22 +6,18 @@ nothing beside them.
 
 import contextlib
 import os
-import pathlib
-import shutil
 import sqlite3
 import tempfile
-import time
 import weakref
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.logs import ledger_format, ledgers, refusals
+from fl_dpftrl.logs import databases, ledger_format, ledgers, refusals
 from fl_dpftrl.support.files import mark
 
 _BATCH_ROWS = 1 << 18
-_TRIES = 20
 _WAL_HEADER = 32  # bytes, which change when SQLite begins its write-ahead log anew
 
 
@@ -69,45 +65,27 @@ def _image(path: str) -> tuple[sqlite3.Connection, mark.Record | None]:
   if writer := ledgers.writer_of(path):
     return writer.image()
   real = os.path.realpath(path)  # Beside which SQLite has its own files.
-  if os.path.exists(real + ledger_format.JOURNAL):
+  if os.path.exists(real + databases.JOURNAL):
     raise refusals.LogError(
-      f'{path}: has a {ledger_format.JOURNAL} file of another program beside it; open the run first'
+      f'{path}: has a {databases.JOURNAL} file of another program beside it; open the run first'
     )
   # SQLite keeps the files open without their names, so the folder goes before a row is read: only
   # a process that is killed while it copies leaves what its owner alone can read.
   with tempfile.TemporaryDirectory(prefix='fl_dpftrl-ledger-') as folder:
-    copy, record = os.path.join(folder, 'copy'), _mark(real)
-    _copy(path, real, copy)
-    if record is None and (record := _mark(real)) is not None:  # It was made meanwhile.
-      _copy(path, real, copy)
+    copy, marked = os.path.join(folder, 'copy'), ledger_format.mark_of(real)
+    record = mark.read(marked)
+    databases.copy(real, copy, databases.WAL, _state)
+    if record is None and (record := mark.read(marked)) is not None:  # It was made meanwhile.
+      databases.copy(real, copy, databases.WAL, _state)
     database = sqlite3.connect(copy, check_same_thread=False)
     database.execute('PRAGMA locking_mode=exclusive')  # It looks for no name again.
     database.execute('SELECT count(*) FROM sqlite_master').fetchone()  # Opens the log.
   return database, record
 
 
-def _mark(real: str) -> mark.Record | None:
-  with contextlib.suppress(FileNotFoundError):
-    return mark.read(ledger_format.mark_of(real))
-  return None
-
-
-def _copy(path: str, real: str, copy: str) -> None:
-  """Copies ledger and write-ahead log of a moment at which nobody wrote into the ledger."""
-  for _ in range(_TRIES):
-    initial_state = _state(real)
-    pathlib.Path(copy + ledger_format.WAL).unlink(missing_ok=True)
-    shutil.copyfile(real, copy)
-    with contextlib.suppress(FileNotFoundError):
-      shutil.copyfile(real + ledger_format.WAL, copy + ledger_format.WAL)
-    if _state(real) == initial_state:
-      return
-    time.sleep(0.05)
-  raise refusals.LogError(f'{path}: is written all the time; replay it again')
-
-
 def _state(path: str) -> tuple[object, ...]:
+  """Returns what differs after a write into the ledger: no reader sees a log's further pages."""
   state, header = os.stat(path), b''
-  with contextlib.suppress(FileNotFoundError), open(path + ledger_format.WAL, 'rb') as file:
+  with contextlib.suppress(FileNotFoundError), open(path + databases.WAL, 'rb') as file:
     header = file.read(_WAL_HEADER)
   return state.st_ino, state.st_size, state.st_mtime_ns, header

@@ -25,7 +25,15 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.logs import claim_json, id_columns, id_spellings, ledger_format, log_tables, refusals
+from fl_dpftrl.logs import (
+  claim_json,
+  databases,
+  id_columns,
+  id_spellings,
+  ledger_format,
+  log_tables,
+  refusals,
+)
 from fl_dpftrl.support.files import durable, mark
 
 _writers: 'weakref.WeakSet[LogWriter]' = weakref.WeakSet()
@@ -287,13 +295,13 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     durable.remove_leftovers(self._file.parent)  # Of a log that was being closed.
     self.mark = mark.MarkFile(marked)
     if not self._file.exists():
-      others = self.path, pathlib.Path(f'{self._file}{ledger_format.WAL}')
+      others = self.path, pathlib.Path(f'{self._file}{databases.WAL}')
       if self.mark.record or any(other.exists() for other in others):
         raise refusals.LogError(
           f'{self.path}: cannot be continued, as its {self._file.name} is gone; put it back'
         )
       self._begin()
-    with ledger_format.in_one_line(self._file):
+    with databases.in_one_line(self._file):
       self._database = ledger_format.connected(self._file)
       _writers.add(self)
       # A database is part of a cycle, and would be closed late.
@@ -313,7 +321,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       ledger_format.check_same(
         self.path, log_tables.stored_metadata(self.path), self._file, self._last.metadata()
       )
-    with ledger_format.in_one_line(self._file):
+    with databases.in_one_line(self._file):
       self._database.execute('PRAGMA wal_checkpoint(TRUNCATE)')  # Into the ledger's own file.
     if self.mark.record is None:
       self.mark.write(num_rounds=0, head=ledger_format.START, run=state.run)
@@ -321,16 +329,10 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
 
   def _begin(self) -> None:
     """Makes the ledger, which is whole or not there."""
-    with durable.replacing(self._file, private=True) as temporary:
-      with (
-        ledger_format.in_one_line(self._file),
-        contextlib.closing(sqlite3.connect(temporary)) as database,
-        database,
-      ):
-        for table in ledger_format.TABLES:
-          database.execute(table)
-        ledger_format.write_claim(database, self._claim, secrets.token_bytes(16))
-    durable.sync_names(self._file.parent)
+    with databases.making(self._file) as database:
+      for table in ledger_format.TABLES:
+        database.execute(table)
+      ledger_format.write_claim(database, self._claim, secrets.token_bytes(16))
 
   def image(self) -> tuple[sqlite3.Connection, mark.Record | None]:
     """Returns a copy of the ledger in memory, and what the mark says."""
@@ -348,7 +350,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     """Makes all of a change durably, or nothing of it."""
     database = self._opened()
     self._rollback()
-    with ledger_format.in_one_line(self._file):
+    with databases.in_one_line(self._file):
       try:
         database.execute('BEGIN IMMEDIATE')
         change(database)
@@ -365,7 +367,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
         database.rollback()
 
   def _rows(self, query: str, *values: int) -> Iterator[tuple]:
-    with ledger_format.in_one_line(self._file):
+    with databases.in_one_line(self._file):
       yield from self._opened().execute(query, values)
 
 

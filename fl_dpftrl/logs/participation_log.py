@@ -298,7 +298,7 @@ def _check_beside(path: str, metadata: Mapping[str, str]) -> None:
       ledger_format.check_same(parquet, parquet_metadata, path, metadata)
   elif written.exists():
     ledger_format.check_same(path, metadata, written, ledger_reader.Reader(str(written)).metadata)
-  elif marked.exists() and (record := mark.read(marked)):
+  elif record := mark.read(marked):
     state = ledger_format.State({}, record.run, record.num_rounds, record.head)
     ledger_format.check_same(path, metadata, marked, state.metadata())
 

@@ -18,14 +18,12 @@ import json
 import os
 import pathlib
 import secrets
-import shutil
 import sqlite3
 import tempfile
-import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from fl_dpftrl.logs import ledger_format, refusals
+from fl_dpftrl.logs import databases, refusals
 from fl_dpftrl.support.files import durable, json_files, mark
 
 NAME, MARK, LOCK = 'population.ledger', 'population.mark', 'population.lock'
@@ -46,7 +44,6 @@ _TABLE = (
   ' chain BLOB NOT NULL)'
 )
 _INSERT = 'INSERT INTO records VALUES (?, ?, ?, ?)'
-_TRIES = 20
 _HELD_UP = 10 * 10**9  # nanoseconds for which a process may be held up as it writes the mark
 
 
@@ -100,8 +97,8 @@ class PopulationLedger:
       LogError: for a ledger that is damaged, of another population or of an earlier moment.
     """
     self._mark()  # Which refuses a copy, before anything is read.
-    with _opened(self.path) as database:
-      yield from self._records(database, _mark_of(self.path.parent))
+    with databases.opened(self.path) as database:
+      yield from self._records(database, mark.read(self._marked))
     self._mark()
 
   def _records(
@@ -132,7 +129,7 @@ class PopulationLedger:
     """
     text = json.dumps(content, separators=(',', ':'))
     head = next_head(self._head, self.num_records, kind, text)
-    with _opened(self.path) as database:
+    with databases.opened(self.path) as database:
       database.execute('BEGIN IMMEDIATE')
       database.execute(_INSERT, (self.num_records, kind, text, head))
       database.execute('COMMIT')
@@ -162,11 +159,9 @@ def begin(folder: pathlib.Path, content: json_files.Object) -> None:
     content: of its first record.
   """
   text = json.dumps({**content, 'identity': secrets.token_hex(16)})
-  with durable.replacing(folder / NAME, private=True) as temporary:
-    with contextlib.closing(sqlite3.connect(temporary)) as database, database:
-      database.execute(_TABLE)
-      database.execute(_INSERT, (0, BEGAN, text, next_head(START, 0, BEGAN, text)))
-  durable.sync_names(folder)
+  with databases.making(folder / NAME) as database:
+    database.execute(_TABLE)
+    database.execute(_INSERT, (0, BEGAN, text, next_head(START, 0, BEGAN, text)))
 
 
 def next_head(previous: bytes, position: int, kind: str, text: str) -> bytes:
@@ -184,15 +179,15 @@ def read(folder: pathlib.Path, *, is_copy: bool = False) -> list[LedgerRecord]:
   Raises:
     LogError: as `PopulationLedger.records`.
   """
-  path, record = folder / NAME, None if is_copy else _mark_of(folder)
+  path, record = folder / NAME, None if is_copy else mark.read(folder / MARK)
   entries, head = list[LedgerRecord](), START
-  with copied(folder) as copy, _opened(copy) as database:
+  with copied(folder) as copy, databases.opened(copy) as database:
     for row in database.execute('SELECT * FROM records ORDER BY position'):
       entry, head = _checked(path, row, len(entries), head)
       entries.append(entry)
       if record and record.num_rounds == len(entries) and record.head != head:
         raise refusals.LogError(f'{path}: has other records than {MARK} says')
-  if not is_copy and (record or not _mark_of(folder)):  # Else it was made meanwhile.
+  if not is_copy and (record or not mark.read(folder / MARK)):  # Else it was made meanwhile.
     check_mark(path, len(entries), record, live=True)
   return entries
 
@@ -200,22 +195,13 @@ def read(folder: pathlib.Path, *, is_copy: bool = False) -> list[LedgerRecord]:
 @contextlib.contextmanager
 def copied(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a private copy of the ledger of a folder, of one moment."""
+  path = folder / NAME
+  if not path.exists():
+    raise refusals.LogError(f'{path}: is gone; put it back')
   with tempfile.TemporaryDirectory() as temporary:
-    for _ in range(_TRIES):
-      state = _state(folder)
-      for name in (NAME, f'{NAME}{ledger_format.JOURNAL}'):
-        pathlib.Path(temporary, name).unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-          shutil.copyfile(folder / name, pathlib.Path(temporary, name))
-      if _state(folder) == state:
-        break
-      time.sleep(0.05)
-    else:
-      raise refusals.LogError(f'{folder / NAME}: is written all the time; read it again')
     copy = pathlib.Path(temporary, NAME)
-    if not copy.exists():
-      raise refusals.LogError(f'{folder / NAME}: is gone; put it back')
-    with _opened(copy):  # Which undoes what a journal says.
+    databases.copy(str(path), str(copy), databases.JOURNAL, _state)
+    with databases.opened(copy):  # Which undoes what a journal says.
       pass
     yield copy
 
@@ -239,40 +225,13 @@ def check_mark(
     raise refusals.LogError(f'{path}: {MARK} is older than it; put the newest of both back')
 
 
-def _mark_of(folder: pathlib.Path) -> mark.Record | None:
-  with contextlib.suppress(FileNotFoundError):
-    return mark.read(folder / MARK)
-  return None
-
-
-def _state(folder: pathlib.Path) -> tuple[object, ...]:
+def _state(path: str) -> tuple[object, ...]:
   states = list[object]()
-  for name in (NAME, f'{NAME}{ledger_format.JOURNAL}'):
+  for name in (path, path + databases.JOURNAL):
     with contextlib.suppress(FileNotFoundError):
-      state = os.stat(folder / name)
+      state = os.stat(name)
       states.append((name, state.st_ino, state.st_size, state.st_mtime_ns))
   return tuple(states)
-
-
-@contextlib.contextmanager
-def _opened(path: pathlib.Path) -> Iterator[sqlite3.Connection]:
-  with ledger_format.in_one_line(path), contextlib.closing(_connected(path)) as database:
-    yield database
-
-
-def _connected(path: pathlib.Path) -> sqlite3.Connection:
-  """Opens a database whose journal a crash may have left; SQLite undoes what it says."""
-  if not path.exists():
-    raise refusals.LogError(f'{path}: is gone; put it back')
-  database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
-  try:
-    for setting in ('trusted_schema=off', 'synchronous=extra', 'journal_mode=delete'):
-      database.execute(f'PRAGMA {setting}')
-    ledger_format.check_version(path, database)
-  except BaseException:
-    database.close()
-    raise
-  return database
 
 
 def _checked(path: pathlib.Path, row: tuple, due: int, head: bytes) -> tuple[LedgerRecord, bytes]:

@@ -17,7 +17,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from fl_dpftrl.logs import ledger_format, limits, refusals
+from fl_dpftrl.logs import databases, limits, refusals
 from fl_dpftrl.support.files import durable, paths
 
 _TABLES = (
@@ -132,16 +132,10 @@ class Names:
   def _hash(self, key: str) -> bytes:
     return hmac.new(self._salt, key.encode(), hashlib.sha256).digest()
 
-  @contextlib.contextmanager
-  def _database(self) -> Iterator[sqlite3.Connection]:
-    if not self.path.exists():
-      raise refusals.LogError(f'{self.path}: is gone; put it back')
-    with (
-      ledger_format.in_one_line(self.path),
-      contextlib.closing(_connected(self.path)) as database,
-    ):
-      ledger_format.check_version(self.path, database)
-      yield database
+  def _database(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+    # A temporary file would have ids in another folder.
+    settings = 'secure_delete=on', 'temp_store=memory'
+    return databases.opened(self.path, *settings, timeout=10.0)
 
   @contextlib.contextmanager
   def _change(self, count: int) -> Iterator[sqlite3.Connection]:
@@ -179,26 +173,11 @@ def _begin(path: pathlib.Path, salt: pathlib.Path) -> None:
   if not salt.exists():
     durable.write_durably(salt, secrets.token_bytes(_SALT_BYTES), private=True)
   secret = salt.read_bytes()
-  with durable.replacing(path, private=True) as temporary:
-    with contextlib.closing(sqlite3.connect(temporary)) as database, database:
-      for table in _TABLES:
-        database.execute(table)
-      check = hmac.new(secret, b'', hashlib.sha256).digest()
-      database.execute('INSERT INTO facts VALUES (0, ?, ?)', (check, secrets.token_hex(16)))
-  durable.sync_names(path.parent)
-
-
-def _connected(path: pathlib.Path) -> sqlite3.Connection:
-  database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
-  for setting in (
-    'trusted_schema=off',
-    'synchronous=extra',
-    'journal_mode=delete',
-    'secure_delete=on',
-    'temp_store=memory',  # Else ids would be in a temporary file, of another folder.
-  ):
-    database.execute(f'PRAGMA {setting}')
-  return database
+  with databases.making(path) as database:
+    for table in _TABLES:
+      database.execute(table)
+    check = hmac.new(secret, b'', hashlib.sha256).digest()
+    database.execute('INSERT INTO facts VALUES (0, ?, ?)', (check, secrets.token_hex(16)))
 
 
 def key(device_id: Id) -> str:

@@ -10,7 +10,7 @@ import tempfile
 
 import pytest
 
-from fl_dpftrl.logs import ledger_format, ledger_reader, ledgers, refusals
+from fl_dpftrl.logs import databases, ledger_format, ledger_reader, ledgers, refusals
 from tests import forks
 
 COHORTS = [['a', 'bb'], [], ['ccc'], ['a']]
@@ -81,14 +81,14 @@ def test_a_reader_writes_nothing_beside_a_ledger_and_leaves_no_copy(
 
 
 def test_the_copy_is_private_and_gone_when_reading_it_fails(temporary, log, monkeypatch):
-  modes, copy = [], ledger_reader._copy
+  modes, copy = [], databases.copy
 
-  def observed(path, real, target):
-    copy(path, real, target)
+  def observed(path, target, *others):
+    copy(path, target, *others)
     modes.append(os.stat(os.path.dirname(target)).st_mode & 0o777)
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(ledger_reader, '_copy', observed)
+  monkeypatch.setattr(databases, 'copy', observed)
   with pytest.raises(KeyboardInterrupt):
     ledger_reader.Reader(str(log))
   assert modes == [0o700] and not os.listdir(temporary)
@@ -117,7 +117,7 @@ def test_a_ledger_that_is_written_all_the_time_is_refused_in_one_line(log, monke
     os.utime(log, ns=(0, os.stat(log).st_mtime_ns + 1))
 
   monkeypatch.setattr(shutil, 'copyfile', touching)
-  monkeypatch.setattr(ledger_reader.time, 'sleep', lambda _: None)
+  monkeypatch.setattr(databases.time, 'sleep', lambda _: None)
   with pytest.raises(refusals.LogError, match='is written all the time; replay it again'):
     ledger_reader.Reader(str(log))
 

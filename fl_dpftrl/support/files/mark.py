@@ -135,11 +135,12 @@ class MarkFile:
 def read(path: str | os.PathLike[str]) -> Record | None:
   """Returns the newest record of a mark that another process may write; None without any.
 
-  Raises:
-    LostStateError: if the file is damaged.
-    FileNotFoundError: without the file.
+  LostStateError if the file is damaged.
   """
-  handle = os.open(path, os.O_RDONLY)
+  try:
+    handle = os.open(path, os.O_RDONLY)
+  except FileNotFoundError:
+    return None
   try:
     return _newest(path, handle)
   finally:
