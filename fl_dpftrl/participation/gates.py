@@ -1,7 +1,7 @@
 """Gates: who may take part in the next round, by the earlier rounds of each device."""
 
 import collections
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from fl_dpftrl.support.text import messages
 MAX_PARTICIPATIONS, MIN_SEP, BIN, OWN = 'max_participations', 'min_sep', 'bin', 'participation'
 
 
-class Gate(Protocol):
-  """A gate: it decides by the earlier rounds of each device who may take part in the next one.
+class Gate:
+  """Base class of a gate: earlier rounds of each device decide whether it may take part.
 
   Attributes:
     seen: participation so far, as `seen.Seen` has it: `num_rounds`, `schema` and `of(device_ids)`.
@@ -21,21 +21,29 @@ class Gate(Protocol):
 
   seen: Any
 
-  def reasons(self, device_ids: np.ndarray) -> np.ndarray:
-    """Returns why each device, text or int64, may not take part; '' where it may."""
+  def reasons(self, device_ids: np.ndarray, rows: int = 1) -> np.ndarray:
+    """Returns why each device, text or int64, may not have so many rows; '' where it may."""
+    raise NotImplementedError
 
   def sentence(self, reason: str, last_round: int, participations: int) -> str:
     """Returns a reason in words, which follow the device; its last round is −1 without one."""
+    raise NotImplementedError
 
-  def record(self, device_ids: np.ndarray) -> None:
-    """Records the devices of the next round, each once."""
+  def record(self, device_ids: np.ndarray, rows: np.ndarray | None = None) -> None:
+    """Records the devices of the next round, each once, with so many rows; with one if None."""
+    raise NotImplementedError
 
   def clear(self) -> None:
     """Forgets all rounds."""
+    raise NotImplementedError
+
+  def share_with_budget(self) -> float | None:
+    """Returns the share of the units so far that may have budget; None where none is metered."""
+    return None
 
 
-class MinSepGate:
-  """A gate that admits devices by a schema and the rounds of each device.
+class MinSepGate(Gate):
+  """A gate that admits devices by a schema and the rounds of each device, not by their rows.
 
   Args:
     schema: the schema, not a fixed separation.
@@ -53,7 +61,7 @@ class MinSepGate:
     self.seen = seen.Seen()
     self._rounds = collections.defaultdict[str | int, list[int]](list)  # Of each device.
 
-  def reasons(self, device_ids: np.ndarray) -> np.ndarray:
+  def reasons(self, device_ids: np.ndarray, rows: int = 1) -> np.ndarray:
     t, schema = self.seen.num_rounds, self._schema
     last, times = self.seen.of(device_ids)
     apart = t - last
@@ -65,7 +73,7 @@ class MinSepGate:
     often = times >= schema.participations
     return np.where(often, MAX_PARTICIPATIONS, np.where(allowed, '', self._reason))
 
-  def record(self, device_ids: np.ndarray) -> None:
+  def record(self, device_ids: np.ndarray, rows: np.ndarray | None = None) -> None:
     for device_id in device_ids.tolist() if self._schema.is_own else ():
       self._rounds[device_id].append(self.seen.num_rounds)
     self.seen.add(device_ids)

@@ -19,8 +19,9 @@ from fl_dpftrl.logs import (
   refusals,
   unit_tables,
 )
+from fl_dpftrl.participation import gates
 from fl_dpftrl.participation.counts import population_losses
-from fl_dpftrl.participation.rules import loss_budgets, per_units
+from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.run import admission, shared_budgets
 
 
@@ -179,7 +180,7 @@ class Reservations:
     self._population.reserve(self._place, second, self._charged)
 
 
-class PopulationGate:
+class PopulationGate(gates.Gate):
   """A gate that admits those whom the gate of their run admits, while their budget is enough.
 
   Args:
@@ -187,25 +188,19 @@ class PopulationGate:
     reasons: function from units and rows of each to why they may not have them; '' where they may.
   """
 
-  def __init__(self, gate: Any, reasons: Callable[[np.ndarray, int], np.ndarray]):
+  def __init__(self, gate: gates.Gate, reasons: Callable[[np.ndarray, int], np.ndarray]):
     self._gate, self._reasons = gate, reasons
-    self._is_metered = isinstance(gate, loss_budgets.LossGate)
 
   @property
-  def seen(self) -> Any:
-    """Participation in this run so far."""
+  def seen(self) -> Any:  # type: ignore[override]
     return self._gate.seen
 
   def reasons(self, units: np.ndarray, rows: int = 1) -> np.ndarray:
-    """Returns why each may not have so many rows in the next round; '' where it may."""
-    reasons = self._gate.reasons(units, rows) if self._is_metered else self._gate.reasons(units)
+    reasons = self._gate.reasons(units, rows)
     return np.where(reasons == '', self._reasons(units, rows), reasons)
 
   def record(self, units: np.ndarray, rows: np.ndarray | None = None) -> None:
-    if self._is_metered:
-      self._gate.record(units, rows)
-    else:
-      self._gate.record(units)
+    self._gate.record(units, rows)
 
   def clear(self) -> None:
     self._gate.clear()

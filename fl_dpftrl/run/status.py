@@ -6,7 +6,6 @@ import shutil
 from typing import Any
 
 from fl_dpftrl.claims import noise_to_signal
-from fl_dpftrl.participation.rules import loss_budgets, per_units
 from fl_dpftrl.run import guards
 
 
@@ -59,9 +58,7 @@ def current(guard: guards.Guard, run: Any) -> Status:
       answers = claim.answers
       participation = answers if claim.is_drawn else answers.within(num_rounds)
       epsilon = claim.guarantee(participation, delta).epsilon()
-  gate, share = guard.gate, None
-  if isinstance(gate, (loss_budgets.LossGate, per_units.UnitGate)):
-    share = gate.share_with_budget()
+  share = guard.gate.share_with_budget() if guard.gate else None
   ratio = noise_to_signal.expected(claim)
   is_planned = claim.participation is not None or claim.strategy.max_rounds is not None
   has_end = is_planned and claim.answers.num_rounds is not None

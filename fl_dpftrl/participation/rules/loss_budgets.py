@@ -10,7 +10,7 @@ import numpy as np
 
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
 from fl_dpftrl.mechanisms.sensitivities import endless
-from fl_dpftrl.participation import promised, registry
+from fl_dpftrl.participation import gates, promised, registry
 from fl_dpftrl.participation.counts import meter, participation_counts
 from fl_dpftrl.participation.participation import Participation, Recorded
 from fl_dpftrl.support import checks
@@ -173,7 +173,7 @@ def endless_budget(participation: Participation) -> LossBudget | None:
   return participation if isinstance(participation, LossBudget) else None
 
 
-class LossGate:
+class LossGate(gates.Gate):
   """A gate that admits devices while their losses are within a budget.
 
   Attributes:
@@ -185,22 +185,18 @@ class LossGate:
     self.clear()
 
   def clear(self) -> None:
-    """Forgets all rounds."""
     self.seen = meter.Meters(self._gram)
 
   def reasons(self, device_ids: np.ndarray, rows: int = 1) -> np.ndarray:
-    """Returns why each device may not have so many rows in the next round; '' where it may."""
     losses = self.seen.losses(device_ids)
     over = losses + self.seen.charges(device_ids, rows) > self._square
     ended = losses + self.seen.least_charge > self._square
     return np.where(ended, LIFE, np.where(over, SPENT, ''))
 
   def share_with_budget(self) -> float | None:
-    """Returns the share of the devices so far that may have budget for a round; None if none."""
     return self.seen.share_within(self._square)
 
   def record(self, device_ids: np.ndarray, rows: np.ndarray | None = None) -> None:
-    """Records the devices of the next round, each with so many rows; with one if None."""
     self.seen.add(device_ids, rows)
 
   def sentence(self, reason: str, last_round: int, participations: int) -> str:

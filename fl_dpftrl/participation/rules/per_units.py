@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_dpftrl.mechanisms import base, schemas, sensitivities
-from fl_dpftrl.participation import promised, registry
+from fl_dpftrl.participation import gates, promised, registry
 from fl_dpftrl.participation.accounting import guarantees
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.participation.participation import Participation, Recorded
@@ -156,7 +156,7 @@ class PerUnit(promised.Promised):
     return dataclasses.replace(self, participation=inner, max_rows=most)
 
 
-class UnitGate:
+class UnitGate(gates.Gate):
   """A gate that admits devices by their owners' rounds.
 
   Attributes:
@@ -167,14 +167,13 @@ class UnitGate:
 
   owners: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 
-  def __init__(self, gate: Any, participation: PerUnit, charges_rows: bool | None = None):
+  def __init__(self, gate: Any, participation: PerUnit):
     self._gate, self._participation = gate, participation
-    self._charges_rows = participation.charges_rows if charges_rows is None else charges_rows
-    self.seen: Any = self
+    self.seen = self
 
-  def limited(self, limit: Callable[[Any], Any]) -> 'UnitGate':
-    """Returns the gate with another one around that of units, which charges rows."""
-    return UnitGate(limit(self._gate), self._participation, charges_rows=True)
+  def limited(self, limit: Callable[[gates.Gate], gates.Gate]) -> 'UnitGate':
+    """Returns the gate with another one around that of units."""
+    return UnitGate(limit(self._gate), self._participation)
 
   def owned(
     self, device_ids: np.ndarray, candidates: np.ndarray | None = None
@@ -192,9 +191,7 @@ class UnitGate:
     return self._gate.seen.num_rounds
 
   def share_with_budget(self) -> float | None:
-    """Returns the share of the units so far that may have budget; None where none is metered."""
-    gate = self._gate
-    return gate.share_with_budget() if isinstance(gate, loss_budgets.LossGate) else None
+    return self._gate.share_with_budget()
 
   @property
   def schema(self) -> PerUnit:
@@ -209,22 +206,18 @@ class UnitGate:
     places, units = self._owned(device_ids)
     return self._gate.seen.of(units[np.flatnonzero(np.diff(places, prepend=-1))])
 
-  def reasons(self, device_ids: np.ndarray) -> np.ndarray:
+  def reasons(self, device_ids: np.ndarray, rows: int = 1) -> np.ndarray:
     """Returns why each device may not take part in the next round; '' where it may.
 
     Devices of one unit are admitted in their order. ValueError for a device without an owner.
     """
     places, units = self._owned(device_ids)
     distinct, numbers = np.unique(units, return_inverse=True)
-    most = self._participation.max_rows
-    if self._charges_rows:
-      most = min(most, int(np.bincount(numbers).max(initial=1)))
-      by_row = [self._gate.reasons(distinct, rows + 1) for rows in range(most)]
-    else:
-      by_row = [self._gate.reasons(distinct)] * most
+    most = min(self._participation.max_rows, int(np.bincount(numbers).max(initial=1)))
+    by_row = [self._gate.reasons(distinct, more + 1) for more in range(most)]
     by_row.append(np.full(distinct.size, ROWS))
     result = np.full(len(device_ids), '', object)
-    rows = np.zeros(distinct.size, np.int64)
+    num_rows = np.zeros(distinct.size, np.int64)
     starts = np.flatnonzero(np.diff(places, prepend=-1))
     done = set[Any]()
     for device_id, place, owned in zip(
@@ -234,17 +227,13 @@ class UnitGate:
         continue
       done.add(device_id)
       for unit in owned.tolist():
-        result[place] = result[place] or by_row[min(rows[unit], most)][unit]
+        result[place] = result[place] or by_row[min(num_rows[unit], most)][unit]
       if not result[place]:
-        rows[owned] += 1
+        num_rows[owned] += 1
     return result.astype(str)
 
-  def record(self, device_ids: np.ndarray) -> None:
-    distinct, rows = self.owned(device_ids)
-    if self._charges_rows:
-      self._gate.record(distinct, rows)
-    else:
-      self._gate.record(distinct)
+  def record(self, device_ids: np.ndarray, rows: np.ndarray | None = None) -> None:
+    self._gate.record(*self.owned(device_ids))
 
   def sentence(self, reason: str, last_round: int, participations: int) -> str:
     name, most = self._participation.name, self._participation.max_rows
