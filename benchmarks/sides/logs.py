@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl.logs import keys, log_tables
+from fl_dpftrl.logs import keys
 from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.planning.simulation import attendances
 
@@ -77,10 +77,6 @@ def write(path: str, num_devices: int, num_rounds: int, cohort: int, ids: str) -
 def limit(num_devices: int, goal: int, num_rounds: int, path: str) -> int:
   """Draws devices at random, drops duplicates, counts and writes; returns the participations."""
   rng = np.random.default_rng(0)
-  attendance = attendances.Attendance()
-  with log_tables.round_by_round(path, num_rounds=num_rounds) as append:
-    for t in range(num_rounds):
-      ids = np.unique(rng.integers(num_devices, size=goal))
-      append(t, ids, t)
-      attendance.add_cohort(schemas.Cohort(t, ids, t, t))
-  return attendance.num_participations
+  ids = lambda: np.unique(rng.integers(num_devices, size=goal))
+  rounds = (schemas.Cohort(t, ids(), t, t) for t in range(num_rounds))
+  return attendances.record(rounds, num_rounds=num_rounds, output=path).num_participations

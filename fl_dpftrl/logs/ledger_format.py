@@ -18,7 +18,6 @@ import os
 import pathlib
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -96,12 +95,6 @@ def connected(path: pathlib.Path) -> sqlite3.Connection:
   if path.stat().st_size < _LEAST_BYTES:  # SQLite would begin it anew.
     raise refusals.LogError(f'{path}: is no ledger, or damaged: it is cut short')
   return databases.connected(path, 'locking_mode=exclusive', 'synchronous=full', journal='wal')
-
-
-class RunClaim(Protocol):
-  """The claim of a run, as `fl_dpftrl.Claim`."""
-
-  def to_metadata(self) -> dict[str, str]: ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,12 +61,12 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     mark: the mark beside the ledger.
   """
 
-  def __init__(self, path: str | os.PathLike[str], claim: ledger_format.RunClaim | None = None):
+  def __init__(self, path: str | os.PathLike[str], claim: Any = None):
     """Opens the ledger of a log, or begins it.
 
     Args:
       path: the log, ending in .parquet; its folder must exist.
-      claim: that of the run, if the log is to state it; a ledger with rounds must have the same.
+      claim: `Claim` of the run, if the log is to state it; a ledger with rounds must have the same.
 
     Raises:
       LogError: for a ledger of another run, one that is damaged, gone or older than its mark, and

@@ -47,7 +47,6 @@ class CsvReader:
     self._start = len(head)
     self._columns = columns
     self._in_file, self._folder_values = columns.placed(path, self.names)
-    self._names = columns.renamed(self.names)
     id_type = pa.large_string() if file.read(1) else pa.null()
     self.schema = pa.schema(
       (name, pa.int64() if kind == table_columns.ROUND else id_type)
@@ -99,29 +98,30 @@ class CsvReader:
 
   def _table(self, block: bytes, first_row: int) -> pa.Table:
     """Returns the rows of a block whose first row has this number."""
-    if len(self._names) == 1:
+    if len(self.names) == 1:
       self._refuse_blank(block, first_row)
     if not block.strip(b'\r\n'):
       return self.schema.empty_table()
     if block.startswith(_BYTE_ORDER_MARK):
       self._refuse(first_row, 'begins with a byte order mark')
     # As bytes: what is no text is refused by the row, with the id.
-    types = {name: pa.large_binary() for name in self._in_file}
+    types = {name: pa.large_binary() for name in self._in_file.values()}
     table = pa_csv.read_csv(
       io.BytesIO(block),
-      read_options=pa_csv.ReadOptions(column_names=self._names),
+      read_options=pa_csv.ReadOptions(column_names=self.names),
       parse_options=self._parsing,
       convert_options=pa_csv.ConvertOptions(
-        include_columns=list(self._in_file), column_types=types, strings_can_be_null=False
+        include_columns=list(types), column_types=types, strings_can_be_null=False
       ),
     )
     self._count(block, table.num_rows, first_row)
     columns: dict[str, Any] = self._columns.repeated(self._folder_values, table.num_rows)
-    for name in self._in_file:
+    for name, in_file in self._in_file.items():
+      values = table.column(in_file)
       if self._columns.kinds[name] == table_columns.ROUND:
-        columns[name] = self._whole_numbers(name, table.column(name), first_row)
+        columns[name] = self._whole_numbers(name, values, first_row)
       else:
-        views = [chunk.view(pa.large_string()) for chunk in table.column(name).chunks]
+        views = [chunk.view(pa.large_string()) for chunk in values.chunks]
         columns[name] = pa.chunked_array(views, pa.large_string())
     return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
 
@@ -136,7 +136,7 @@ class CsvReader:
     """Raises LogError for a blank line: in a file of one column, it is a row without a value."""
     for row, line in enumerate(block.split(b'\n')[:-1], first_row):
       if not line.strip(b'\r'):
-        self._refuse(row, f'is blank, so that {messages.quoted(self._names[0])} is missing')
+        self._refuse(row, f'is blank, so that {messages.quoted(self.names[0])} is missing')
 
   def _count(self, block: bytes, num_rows: int, first_row: int) -> None:
     """Raises LogError unless there is a row for each line that is not empty."""

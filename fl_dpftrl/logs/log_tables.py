@@ -34,8 +34,6 @@ MOST_SECONDS = 253_402_300_799  # end of the year 9999
 TIMESTAMP = pa.timestamp('us', tz='UTC')
 """Type of the timestamps of a log."""
 
-Append = Callable[[int, np.ndarray, int], None]
-
 
 def write_log(
   path: str | os.PathLike[str],
@@ -88,31 +86,6 @@ def write_log(
   metadata = file_metadata(num_rounds, metadata)
   with appending(parquet_path(path), table.schema, metadata) as append:
     append(table)
-
-
-@contextlib.contextmanager
-def round_by_round(
-  path: str | os.PathLike[str], *, num_rounds: int, metadata: Mapping[str, str] | None = None
-) -> Iterator[Append]:
-  """Writes a log of whole-number ids, which appears only if the block ends without an error.
-
-  Yields:
-    Function that appends the next round: its index, distinct device ids and UTC second.
-  """
-  done = 0
-  whole = file_metadata(num_rounds, metadata)
-  with appending(parquet_path(path), with_timestamps(pa.int64()), whole) as append:
-
-    def append_round(index: int, device_ids: np.ndarray, timestamp: int) -> None:
-      nonlocal done
-      if index != done or index >= num_rounds:
-        raise ValueError(f'the next round of the log is {done} of {num_rounds}, got {index}')
-      append(table_of([index], [timestamp], [pa.array(device_ids, pa.int64())]))
-      done += 1
-
-    yield append_round
-    if done != num_rounds:
-      raise ValueError(f'num_rounds is {num_rounds}, but {done} were written')
 
 
 def write_rounds(

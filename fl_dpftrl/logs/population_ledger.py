@@ -21,7 +21,7 @@ import secrets
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fl_dpftrl.logs import databases, refusals
 from fl_dpftrl.support.files import durable, json_files, mark
@@ -98,28 +98,15 @@ class PopulationLedger:
     """
     self._mark()  # Which refuses a copy, before anything is read.
     with databases.opened(self.path) as database:
-      yield from self._records(database, mark.read(self._marked))
+      record, query = mark.read(self._marked), 'SELECT chain FROM records WHERE position = ?'
+      last_chain = database.execute(query, (self.num_records - 1,)).fetchone()
+      if self.num_records and last_chain != (self._head,):
+        raise refusals.LogError(f'{self.path}: has other records than before; put its own back')
+      for entry, head in _checked(self.path, database, record, self.num_records, self._head):
+        yield entry
+        self.num_records, self._head = entry.position + 1, head
+      check_mark(self.path, self.num_records, record)
     self._mark()
-
-  def _records(
-    self, database: sqlite3.Connection, record: mark.Record | None
-  ) -> Iterator[LedgerRecord]:
-    query = 'SELECT chain FROM records WHERE position = ?'
-    last_chain = database.execute(query, (self.num_records - 1,)).fetchone()
-    if self.num_records and last_chain != (self._head,):
-      raise refusals.LogError(f'{self.path}: has other records than before; put its own back')
-    query = (
-      'SELECT position, kind, content, chain FROM records WHERE position >= ? ORDER BY position'
-    )
-    for row in database.execute(query, (self.num_records,)):
-      entry, head = _checked(self.path, row, self.num_records, self._head)
-      if record and record.num_rounds == entry.position + 1 and record.head != head:
-        raise refusals.LogError(
-          f'{self.path}: has other records than {MARK} says; put its own back'
-        )
-      yield entry
-      self.num_records, self._head = entry.position + 1, head
-    check_mark(self.path, self.num_records, record)
 
   def append(self, kind: str, content: json_files.Object) -> None:
     """Appends a record durably; within `exclusive`, after all records were read.
@@ -180,13 +167,8 @@ def read(folder: pathlib.Path, *, is_copy: bool = False) -> list[LedgerRecord]:
     LogError: as `PopulationLedger.records`.
   """
   path, record = folder / NAME, None if is_copy else mark.read(folder / MARK)
-  entries, head = list[LedgerRecord](), START
   with copied(folder) as copy, databases.opened(copy) as database:
-    for row in database.execute('SELECT * FROM records ORDER BY position'):
-      entry, head = _checked(path, row, len(entries), head)
-      entries.append(entry)
-      if record and record.num_rounds == len(entries) and record.head != head:
-        raise refusals.LogError(f'{path}: has other records than {MARK} says')
+    entries = [entry for entry, _ in _checked(path, database, record)]
   if not is_copy and (record or not mark.read(folder / MARK)):  # Else it was made meanwhile.
     check_mark(path, len(entries), record, live=True)
   return entries
@@ -234,14 +216,23 @@ def _state(path: str) -> tuple[object, ...]:
   return tuple(states)
 
 
-def _checked(path: pathlib.Path, row: tuple, due: int, head: bytes) -> tuple[LedgerRecord, bytes]:
-  """Returns a record and the digest with it; LogError for one that is damaged."""
-  position, kind, text, chain = row
-  types = tuple(map(type, row))
-  if types != (int, str, str, bytes) or position != due:
-    raise refusals.LogError(f'{path}: record {due} is damaged; put a copy back')
-  head = next_head(head, position, kind, text)
-  if head != chain:
-    raise refusals.LogError(f'{path}: record {due} is damaged; put a copy back')
-  content: Any = json.loads(text)
-  return LedgerRecord(position, kind, content), head
+def _checked(
+  path: pathlib.Path,
+  database: sqlite3.Connection,
+  record: mark.Record | None,
+  first: int = 0,
+  head: bytes = START,
+) -> Iterator[tuple[LedgerRecord, bytes]]:
+  """Yields records from one on, each with the digest that ends with it.
+
+  LogError for one that is damaged, and for others than the record of a mark says.
+  """
+  query = 'SELECT position, kind, content, chain FROM records WHERE position >= ? ORDER BY position'
+  for due, row in enumerate(database.execute(query, (first,)), first):
+    position, kind, text, chain = row
+    is_whole = tuple(map(type, row)) == (int, str, str, bytes) and position == due
+    if not is_whole or (head := next_head(head, position, kind, text)) != chain:
+      raise refusals.LogError(f'{path}: record {due} is damaged; put a copy back')
+    if record and record.num_rounds == position + 1 and record.head != head:
+      raise refusals.LogError(f'{path}: has other records than {MARK} says; put its own back')
+    yield LedgerRecord(position, kind, json.loads(text)), head

@@ -56,11 +56,6 @@ class TableColumns(NamedTuple):
     refusals.check_names(path, names, tuple(in_file.values()), self.kinds if self.has_flags else ())
     return in_file, folder_values
 
-  def renamed(self, names: Sequence[str]) -> list[str]:
-    """Returns a file's names with those of the columns in place of its own for them."""
-    own_names = {name: own for own, name in self.names.items()}
-    return [own_names.get(name, f'other {name}' if name in self.kinds else name) for name in names]
-
   def repeated(self, folder_values: Mapping[str, int | str], num_rows: int) -> dict[str, pa.Array]:
     """Returns the columns that folders give, for so many rows."""
     types = {ROUND: pa.int64(), ID: pa.large_string(), IDS: pa.large_string()}

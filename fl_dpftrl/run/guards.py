@@ -179,10 +179,6 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       self.gate.owners = lambda device_ids, t: tables[-1].owners(id_columns.column(device_ids), t)
     tables.append(table)  # One step: devices are admitted by the table that their round cites.
 
-  @property
-  def _citation(self) -> str:
-    return '' if self.units is None else self.units.citation
-
   def retraced(self, t: int, device_ids: id_columns.Ids) -> tuple[pa.Array, set[Any]]:
     """Returns candidates of a round as the log has them, and its devices that were erased since."""
     column, cohort = id_columns.column(device_ids), self.log.cohort(t).tolist()
@@ -226,18 +222,18 @@ class Guard(contextlib.AbstractContextManager['Guard']):
         f'at_most={at_most} is refused beside {type(self.claim.participation).__name__}: whoever'
         ' was drawn takes part, as the guarantee is void if others take their place; leave it out'
       )
-    if self.gate:
-      if self._reservations:
-        return self._reservations.admit(self.gate, id_columns.column(device_ids), at_most)
-      column = id_columns.column(device_ids)
-      return admission.admit(
-        self.gate,
-        column,
-        at_most=at_most,
-        spellings=self.log.spellings,
-        canaries=self.canary_ids(column.type),
-      )
-    return admission.Admission(t, id_columns.column(device_ids))
+    column = id_columns.column(device_ids)
+    if self.gate is None:
+      return admission.Admission(t, column)
+    if self._reservations:
+      return self._reservations.admit(self.gate, column, at_most)
+    return admission.admit(
+      self.gate,
+      column,
+      at_most=at_most,
+      spellings=self.log.spellings,
+      canaries=self.canary_ids(column.type),
+    )
 
   @durable.one_at_a_time
   def admit(
@@ -271,7 +267,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       self._check_row(-1 if isinstance(row, bool) else operator.index(row))
     if at_least and self.claim.is_drawn:  # A refusal would tell the size of a secret batch.
       raise ValueError(f'at_least={at_least} is refused where participation is drawn: leave it out')
-    return self._begin([device_ids], timestamp, at_most=at_most, at_least=at_least)[0]
+    return self._begin([device_ids], timestamp, at_most, at_least)[0]
 
   @durable.one_at_a_time
   def reserve(
@@ -293,53 +289,42 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     self,
     cohorts: Sequence[id_columns.Ids],
     timestamp: int | None,
-    *,
     at_most: int | None = None,
     at_least: int = 0,
     least: int | None = None,
   ) -> list[admission.Admission]:
     """Admits cohorts, which are whole if there is a least size, to the next rounds, or none."""
-    with self._exclusive():
-      return self._begun(cohorts, timestamp, at_most, at_least, least)
-
-  def _begun(
-    self,
-    cohorts: Sequence[id_columns.Ids],
-    timestamp: int | None,
-    at_most: int | None,
-    at_least: int,
-    least: int | None,
-  ) -> list[admission.Admission]:
     admitted: list[admission.Admission] = []
-    first = self.num_rounds
-    self._follow_log()
-    try:
-      for t, device_ids in enumerate(cohorts, first):
-        if admitted:  # Who may take part depends on the round before.
-          self._record(admitted[-1].column)
-        admitted.append(self._checked(t, device_ids, at_most))
-        admitted[-1].check_size(at_least)
-        if least is not None:
-          admitted[-1].check_whole(least)
-        elif not self.claim.is_drawn and not len(admitted[-1].column):
-          callers.warn(
-            'a round admits no device: its row of noise is used up, and its mean would be only'
-            ' noise; wait until devices are due'
-          )
-        admitted[-1] = admitted[-1].beside(self.claim, self.log.run, self.gate)
-        if self._reservations:
-          self._reservations.charge(admitted[-1], self._citation, self.gate)
-      now = int(time.time()) if timestamp is None else timestamp
-      columns = [each.column for each in admitted]
-      if self._reservations:  # What the log would refuse is refused before.
-        self.log.check(first, columns, now, self._citation)
-        self._reservations.reserve(now)
-      self.log.begin(first, columns, now, self._citation)
-      for last in admitted[-1:]:
-        self._record(last.column)
-    except BaseException:
+    with self._exclusive():
+      first, citation = self.num_rounds, '' if self.units is None else self.units.citation
       self._follow_log()
-      raise
+      try:
+        for t, device_ids in enumerate(cohorts, first):
+          if admitted:  # Who may take part depends on the round before.
+            self._record(admitted[-1].column)
+          admitted.append(self._checked(t, device_ids, at_most))
+          admitted[-1].check_size(at_least)
+          if least is not None:
+            admitted[-1].check_whole(least)
+          elif not self.claim.is_drawn and not len(admitted[-1].column):
+            callers.warn(
+              'a round admits no device: its row of noise is used up, and its mean would be only'
+              ' noise; wait until devices are due'
+            )
+          admitted[-1] = admitted[-1].beside(self.claim, self.log.run, self.gate)
+          if self._reservations:
+            self._reservations.charge(admitted[-1], citation, self.gate)
+        now = int(time.time()) if timestamp is None else timestamp
+        columns = [each.column for each in admitted]
+        if self._reservations:  # What the log would refuse is refused before.
+          self.log.check(first, columns, now, citation)
+          self._reservations.reserve(now)
+        self.log.begin(first, columns, now, citation)
+        for last in admitted[-1:]:
+          self._record(last.column)
+      except BaseException:
+        self._follow_log()
+        raise
     return admitted
 
   def _record(self, column: pa.Array) -> None:

@@ -8,6 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.logs import log_tables, participation_log
+from fl_dpftrl.mechanisms import schemas
+from fl_dpftrl.planning.simulation import attendances
 from tests import made
 
 LOG = dict(
@@ -19,10 +21,11 @@ LOG = dict(
 COHORTS = [np.array([3, 5]), np.array([], np.int64), np.array([2**40, 7])]
 
 
-def write_rounds(path, cohorts=COHORTS, num_rounds=3, **kwargs):
-  with log_tables.round_by_round(path, num_rounds=num_rounds, **kwargs) as append:
-    for t, ids in enumerate(cohorts):
-      append(t, ids, 1767225600 + t)
+def write_rounds(path, rounds=range(3)):
+  schema = log_tables.with_timestamps(pa.int64())
+  metadata = log_tables.file_metadata(3, {'simulated': 'yes'})
+  cohorts = ((t, 1767225600 + t, pa.array(COHORTS[t])) for t in rounds)
+  log_tables.write_rounds(path, schema, metadata, cohorts)
 
 
 def test_the_file_is_the_formats(tmp_path, path):
@@ -74,7 +77,7 @@ def test_refuses_and_writes_nothing(tmp_path, change, message):
 
 
 def test_a_log_is_written_round_by_round(tmp_path, path):
-  write_rounds(path, metadata={'simulated': 'yes'})
+  write_rounds(path)
   log = participation_log.read_log(path)
   assert (log.num_rounds, log.metadata['simulated']) == (3, 'yes')
   assert sum(t.num_rows for t in log.tables()) == 4
@@ -92,14 +95,9 @@ def test_a_log_is_written_round_by_round(tmp_path, path):
 
 
 def test_nothing_is_left_of_what_was_broken_off(tmp_path, path):
-  with pytest.raises(KeyError):
-    with log_tables.round_by_round(path, num_rounds=3) as append:
-      append(0, COHORTS[0], 0)
-      with pytest.raises(ValueError, match='next round of the log is 1 of 3, got 2'):
-        append(2, COHORTS[0], 0)
-      raise KeyError
-  with pytest.raises(ValueError, match='num_rounds is 4, but 3'):
-    write_rounds(path, num_rounds=4)
-  with pytest.raises(ValueError, match='next round of the log is 2 of 2, got 2'):
-    write_rounds(path, num_rounds=2)
+  with pytest.raises(IndexError):
+    write_rounds(path, range(4))
+  cohort = schemas.Cohort(0, COHORTS[0], 0, 0)
+  with pytest.raises(ValueError, match='num_rounds is 4, but 1'):
+    attendances.record([cohort], num_rounds=4, output=path)
   assert not list(tmp_path.iterdir())

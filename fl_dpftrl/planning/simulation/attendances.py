@@ -1,14 +1,15 @@
 """Simulated rounds, counted, and written to a participation log."""
 
 import bisect
-import contextlib
+import collections
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent import futures
 
 import numpy as np
+import pyarrow as pa
 
 from fl_dpftrl.logs import log_tables
 from fl_dpftrl.mechanisms import schemas
@@ -132,20 +133,25 @@ def record(
   """
   attendance = Attendance()
   first_rounds = itertools.islice(rounds, num_rounds)
-  with contextlib.ExitStack() as stack:
-    drawing = stack.enter_context(futures.ThreadPoolExecutor(1))
-    append: log_tables.Append = lambda *row: None
-    if output is not None:
-      append = stack.enter_context(
-        log_tables.round_by_round(output, num_rounds=num_rounds, metadata=metadata)
-      )
-    drawn = drawing.submit(next, first_rounds, None)
-    while (cohort := drawn.result()) is not None:
+
+  def counted() -> Iterator[tuple[int, int, pa.Array]]:
+    with futures.ThreadPoolExecutor(1) as drawing:
       drawn = drawing.submit(next, first_rounds, None)
-      append(cohort.round, cohort.device_ids, cohort.closed)
-      attendance.add_cohort(cohort)
-      progress(
-        f'round {attendance.num_rounds} of {num_rounds}, day'
-        f' {attendance.days:.1f}, min-sep so far {attendance.min_sep}'
-      )
+      while (cohort := drawn.result()) is not None:
+        drawn = drawing.submit(next, first_rounds, None)
+        attendance.add_cohort(cohort)
+        progress(
+          f'round {attendance.num_rounds} of {num_rounds}, day'
+          f' {attendance.days:.1f}, min-sep so far {attendance.min_sep}'
+        )
+        yield cohort.round, cohort.closed, pa.array(cohort.device_ids, pa.int64())
+    if attendance.num_rounds < num_rounds:
+      raise ValueError(f'num_rounds is {num_rounds}, but {attendance.num_rounds} were drawn')
+
+  if output is None:
+    collections.deque(counted(), 0)
+  else:
+    path, schema = log_tables.parquet_path(output), log_tables.with_timestamps(pa.int64())
+    whole = log_tables.file_metadata(num_rounds, metadata)
+    log_tables.write_rounds(path, schema, whole, counted())
   return attendance
