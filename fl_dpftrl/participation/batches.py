@@ -30,7 +30,6 @@ class Batches(drawn.Secret, cyclic.Cyclic):
   """
 
   how: ClassVar[str]
-  has_event: ClassVar[bool] = False  # of dp_accounting
 
   @property
   def sampling_probability(self) -> float:
@@ -95,16 +94,21 @@ class Batches(drawn.Secret, cyclic.Cyclic):
 
   def guarantee(
     self, strategy: base.Strategy, noise_multiplier: float, terms: guarantees.Terms
-  ) -> 'AmplifiedGuarantee':
-    return AmplifiedGuarantee(
-      sensitivity=self.change(strategy, terms.adjacency),
+  ) -> drawn.DrawnGuarantee:
+    largest, chances = self.change(strategy, terms.adjacency), self.chances(terms.adjacency)
+    result = drawn.DrawnGuarantee(
+      sensitivity=largest,
       sensitivity_kind=sensitivities.EXACT,
       noise_multiplier=noise_multiplier,
       deltas=terms.deltas,
       adjacency=terms.adjacency,
       assumptions=(*self.conditions, self.relation(terms.adjacency)[2]),
       sampling=self,
+      curve=lambda noise, delta: sampled_gaussian.epsilon(noise / largest, delta, **chances),
     )
+    for delta in terms.deltas:
+      result.epsilon(delta)  # raises if δ is too small for the distribution
+    return result
 
   def least_noise(
     self, strategy: base.Strategy, epsilon: float | None, rho: float | None, terms: guarantees.Terms
@@ -119,43 +123,6 @@ class Batches(drawn.Secret, cyclic.Cyclic):
         return guarantee
       # Multiplying and dividing by the norm rounds, so ε may be just above.
       multiplier, step = multiplier * (1.0 + step), 4.0 * step
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class AmplifiedGuarantee(guarantees.Guarantee):
-  """Guarantee for every example of a run with sampled batches.
-
-  The sensitivity is the largest change of C x by one example in one of its rounds, and the
-  adjacency one that the sampling scheme supports. No single Gaussian release is as private, so
-  there is no ρ and no μ.
-
-  Attributes:
-    sampling: sampling scheme of the batches.
-  """
-
-  sampling: Batches
-
-  rho = mu = None  # type: ignore[assignment]
-
-  def __post_init__(self):
-    super().__post_init__()
-    for delta in self.deltas:
-      self.epsilon(delta)  # raises if δ is too small for the distribution
-
-  def _epsilon(self, delta: float) -> float:
-    chances = self.sampling.chances(self.adjacency)
-    return sampled_gaussian.epsilon(self.effective_noise_multiplier, delta, **chances)
-
-  def to_dp_event(self) -> Any:
-    """Returns the event of dp_accounting for Poisson samples; ValueError for others."""
-    if not self.sampling.has_event:
-      raise ValueError(f'dp_accounting has no event of {type(self.sampling).__name__}')
-    from dp_accounting import dp_event  # Slow to load.
-
-    q, count = self.sampling.sampling_probability, self.sampling.turns
-    return dp_event.SelfComposedDpEvent(
-      dp_event.PoissonSampledDpEvent(q, super().to_dp_event()), count
-    )
 
 
 def num_bands(strategy: base.Strategy) -> int:

@@ -1,6 +1,7 @@
 """Guarantee of secret bins, for any strategy, and the noise that one needs."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -14,41 +15,13 @@ _MOST_ENTRIES = 2**30  # of a strategy matrix
 _PRECISION, _MOST_STEPS = 1e-4, 20  # The first is relative, of the ε that noise is found for.
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class BinsGuarantee(guarantees.Guarantee):
-  """Guarantee for every device of a run with secret bins.
-
-  The sensitivity is that of a device whose bin is known. No single Gaussian release is as private,
-  so there is no ρ and no μ.
-
-  Attributes:
-    sampling: the bins.
-    gram: Gram matrix of the bins, as `gram` returns it.
-  """
-
-  sampling: drawn.Secret
-  gram: np.ndarray = dataclasses.field(compare=False)
-  _found: dict[float, float] = dataclasses.field(default_factory=dict, compare=False, init=False)
-
-  rho = mu = None  # type: ignore[assignment]
-
-  def _epsilon(self, delta: float) -> float:
-    if delta not in self._found:
-      self._found[delta] = bound.epsilon(self.gram / self.noise_multiplier**2, delta)
-    return self._found[delta]
-
-  def to_dp_event(self) -> Any:
-    """Raises ValueError: no event of dp_accounting is as private."""
-    raise ValueError('dp_accounting has no event of secret bins')
-
-
 def proven(
   strategy: base.Strategy, scheme: drawn.Secret, noise_multiplier: float, terms: guarantees.Terms
-) -> BinsGuarantee:
+) -> drawn.DrawnGuarantee:
   """Returns the guarantee; ValueError for another adjacency than zero-out."""
   assumptions = (*scheme.conditions, scheme.relation(terms.adjacency)[2])
   entries = gram(strategy, scheme)
-  return BinsGuarantee(
+  return drawn.DrawnGuarantee(
     sensitivity=math.sqrt(entries.diagonal().max()),
     sensitivity_kind=sensitivities.UPPER_BOUND,
     noise_multiplier=noise_multiplier,
@@ -56,11 +29,11 @@ def proven(
     adjacency=terms.adjacency,
     assumptions=assumptions,
     sampling=scheme,
-    gram=entries,
+    curve=functools.cache(lambda noise, delta: bound.epsilon(entries / noise**2, delta)),
   )
 
 
-def calibrated(start: BinsGuarantee, epsilon: float) -> BinsGuarantee:
+def calibrated(start: drawn.DrawnGuarantee, epsilon: float) -> drawn.DrawnGuarantee:
   """Returns the guarantee with the least noise, up to 1e-4 of ε, that meets ε at the first δ."""
   least = gaussian.effective_noise_multiplier(epsilon, start.delta)  # Enough without a secret.
   noise, slope, previous = start.sensitivity * least, -1.0, None

@@ -3,9 +3,10 @@
 The figures are those of the accountant for the stated scheme, which a log can only refute.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -119,6 +120,35 @@ class Secret(Drawn):
   def conditions(self) -> tuple[str, ...]:
     """Assumptions of a guarantee with these draws, in words, but for the adjacency."""
     raise NotImplementedError
+
+  def event(self, release: Any) -> Any:
+    """Returns the event of dp_accounting of all releases, from that of one; ValueError for none."""
+    raise ValueError(f'dp_accounting has no event of {type(self).__name__}')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class DrawnGuarantee(guarantees.Guarantee):
+  """Guarantee for everybody in a run whose participation is drawn in secret.
+
+  The sensitivity is that of draws that are known. No single Gaussian release is as private, so
+  there is no ρ and no μ.
+
+  Attributes:
+    sampling: how participation is drawn.
+    curve: function from noise multiplier and δ to ε.
+  """
+
+  sampling: Secret
+  curve: Callable[[float, float], float] = dataclasses.field(compare=False)
+
+  rho = mu = None  # type: ignore[assignment]
+
+  def _epsilon(self, delta: float) -> float:
+    return self.curve(self.noise_multiplier, delta)
+
+  def to_dp_event(self) -> Any:
+    """Returns the event of dp_accounting for Poisson samples; ValueError for others."""
+    return self.sampling.event(super().to_dp_event())
 
 
 def target(epsilon: float | None, rho: float | None) -> float:

@@ -5,7 +5,7 @@ Poisson and fixed-size sampling draw each batch anew; shuffled batches pass over
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,7 +31,6 @@ class CyclicPoisson(Batches):
   """
 
   kind: ClassVar[str] = 'poisson'
-  has_event: ClassVar[bool] = True
   relations: ClassVar[Mapping[str, drawn.Relation]] = {
     adjacencies.ADD_OR_REMOVE: (
       1.0,
@@ -58,6 +57,12 @@ class CyclicPoisson(Batches):
   def drawn_size(self, rng: np.random.Generator) -> int:
     """Returns a binomial size: with a uniform subset of it, draws of examples are independent."""
     return int(rng.binomial(self.part_size, self.sampling_probability))
+
+  def event(self, release: Any) -> Any:
+    from dp_accounting import dp_event  # Slow to load.
+
+    sampled = dp_event.PoissonSampledDpEvent(self.sampling_probability, release)
+    return dp_event.SelfComposedDpEvent(sampled, self.turns)
 
   def refutations(self, counts: participation_counts.RunCounts) -> list[str]:
     return list(log_checks.parts(counts, self))
