@@ -44,7 +44,7 @@ class Turns:
         self.open_round.fail()
 
 
-class LiveRound:
+class LiveRound(contextlib.AbstractContextManager[Any]):
   """A round of a run, which begins once, and ends once: with a release, or as one that failed.
 
   Attributes:
@@ -72,6 +72,13 @@ class LiveRound:
     ended = 'failed' if self._measurements is None else 'released'
     state = 'open' if self.is_open else ended if self._has_begun else 'not begun'
     return f'{type(self).__name__}({self.index}, {len(self.device_ids)} devices, {state})'
+
+  def __enter__(self) -> Self:
+    return self.begin()
+
+  def __exit__(self, kind: type | None, error: BaseException | None, *unused: Any) -> None:
+    with contextlib.suppress(NotOpenError):  # It was released, or another thread ends it.
+      self.fail(error)
 
   def begin(self) -> Self:
     """Admits the devices and records them durably, for loops in which no block can span a round.

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -37,17 +37,13 @@ class Round(live_round.LiveRound):
     self._has_added: dict[str | int, bool] | None = None  # By device, if updates say theirs.
     self._is_torn = False  # An update may be in the sum, or a part of it, that nobody counts.
 
-  def __enter__(self) -> Self:
-    return self.begin()
-
-  def __exit__(self, kind: type | None, error: BaseException | None, *unused) -> None:
+  def __exit__(self, kind: type | None, error: BaseException | None, *unused: Any) -> None:
     try:
       if kind is None and self.is_open:  # It failed before if the aggregator was closed.
         self.end()
     finally:  # An interrupt may have kept `end` from it.
-      if self.is_open:
-        with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
-          self.fail(error)
+      with contextlib.suppress(ValueError):  # Another thread ends it meanwhile.
+        super().__exit__(kind, error)
 
   def _prepare(self, admitted: admission.Admission) -> None:
     self.clip_norm = self._noised.begin(admitted.canaries)

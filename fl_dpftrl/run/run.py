@@ -1,6 +1,5 @@
 """The run of any loop, which computes and adds noise itself."""
 
-import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -79,7 +78,6 @@ class Run(live_run.LiveRun):
     text = f'Run(round {self.next_round} of {self.max_rounds}, {self.folder})'
     return messages.one_line(text, 120)
 
-  @contextlib.contextmanager
   def round(
     self,
     candidates: id_columns.Ids,
@@ -88,7 +86,7 @@ class Run(live_run.LiveRun):
     at_least: int = 0,
     row: int | None = None,
     timestamp: int | None = None,
-  ) -> Iterator['AdmittedRound']:
+  ) -> 'AdmittedRound':
     """Returns the next round, for a `with` block.
 
     Entering the block turns away the candidates that may not take part, and records the cohort
@@ -119,16 +117,7 @@ class Run(live_run.LiveRun):
           candidates, row=row, at_most=at_most, at_least=at_least, timestamp=timestamp
         )
 
-    round_ = AdmittedRound(self._records, self, self._turns, admit, candidates)
-    error = None
-    try:
-      yield round_.begin()
-    except BaseException as raised:
-      error = raised
-      raise
-    finally:
-      with contextlib.suppress(live_round.NotOpenError):
-        round_.fail(error)
+    return AdmittedRound(self._records, self, self._turns, admit, candidates)
 
 
 class AdmittedRound(live_round.LiveRound):

@@ -24,37 +24,33 @@ _CELLS = 'cells'  # folder of a study that holds one for each cell
 _COUNTS = ('clipped_count', 'zeroed_count', 'rejected_count')
 
 
-class Table(observer.Observer):
+class Table(observer.Observer, metrics.MetricsTable):
   """Writes what was measured after each round to metrics.csv."""
-
-  def __init__(self, path: pathlib.Path):
-    self._table = metrics.MetricsTable(path)
-    self.history = self._table.history
 
   @property
   def num_rounds(self) -> int:
     """Number of rounds up to the last one that is in the table."""
-    return max(self._table.rounds, default=-1) + 1
+    return max(self.rounds, default=-1) + 1
 
   def restore(self, run: loop.TrainingRun) -> None:
     """Takes out rows of lost rounds, and names rows that are lost; ValueError for changed ones."""
-    self._table.bind(run.guard.log.run)
+    self.bind(run.guard.log.run)
     latest = run.checkpoint
     used = set(range(latest.num_rounds)) - set(latest.burnt)
-    self._table.keep_only(used)
+    self.keep_only(used)
     # An interrupted run may lack its last row, which is released next.
-    lost = sorted(used - set(self._table.rounds) - {latest.num_rounds - 1})
+    lost = sorted(used - set(self.rounds) - {latest.num_rounds - 1})
     if lost:
       more = ', …' if len(lost) > 10 else ''
       run.say(
-        f'{self._table.path} has lost {len(lost)} rounds ({", ".join(map(str, lost[:10]))}{more}):'
+        f'{self.path} has lost {len(lost)} rounds ({", ".join(map(str, lost[:10]))}{more}):'
         ' their measurements are gone, and sums over rounds in the report lack them; model, noise,'
         ' log and guarantee are not touched'
       )
 
   def released(self, run, round_index, measurements):
     if measurements:
-      self._table.put(round_index, measurements)
+      self.put(round_index, measurements)
 
   def released_metrics(self) -> metrics.History:
     """Returns the metrics that were released with noise, by name."""

@@ -100,8 +100,10 @@ def test_the_gate_admits_what_a_recount_of_every_unit_allows(tmp_path, inner, se
   claim = dpftrl.Claim(strategy=BLT, noise_multiplier=4.0, participation=participation)
   gram = np.asarray(BLT.endless_gram().tabulated(64).entries(*np.sort(np.indices((40, 40)), 0)))
   rows: dict[str, list[int]] = {}
-  turned_away = 0
-  with guards.Guard(claim, DELTA, log=tmp_path / 'log.parquet', units=units) as guard:
+  turned_away, options = 0, dict(log=tmp_path / 'log.parquet', units=units)
+  if seed % 2:  # A population whose budget is enough for all turns nobody else away.
+    options |= dict(population=dpftrl.Population(tmp_path, epsilon=1e9, delta=DELTA, unit='person'))
+  with guards.Guard(claim, DELTA, **options) as guard:
     for t in range(40):
       names = [f'd{i}' for i in generator.permutation(14)[: generator.integers(1, 9)]]
       expected = []
@@ -117,7 +119,7 @@ def test_the_gate_admits_what_a_recount_of_every_unit_allows(tmp_path, inner, se
       assert admission.device_ids.tolist() == expected
       if generator.random() < 0.2:  # Meters and rounds are computed again from the log.
         guard.log.release()
-        guard = guards.Guard(claim, DELTA, log=tmp_path / 'log.parquet', units=units)
+        guard = guards.Guard(claim, DELTA, **options)
   assert turned_away
 
 
