@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from fl_dpftrl.claims import population_claim, run_claim
 from fl_dpftrl.logs import id_spellings, ledger_format, population_ledger, pseudonyms, refusals
-from fl_dpftrl.mechanisms import base
 from fl_dpftrl.mechanisms.files import documents, files
 from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.prove.replaying import population_runs
@@ -99,9 +98,11 @@ class Charges:
           raise refusals.LogError(
             f'{self._ledger.path}: lacks the run of {folder}: it is of an earlier moment'
           )
-        self._save_strategy(claim.strategy)
-        # As the ledger is read by everybody: what cannot be read again is not written.
         digest = documents.strategy_digest(claim.strategy)
+        path = self.folder / population_ledger.STRATEGIES / f'{digest}.json'
+        if not path.exists():
+          files.save_strategy(path, claim.strategy, schema=separations.MinSep(1, 1))
+        # As the ledger is read by everybody: what cannot be read again is not written.
         strategy = population_runs.strategy_of(self.folder, digest)
         self.check(run_claim.Claim.from_json(claim.to_json(), strategy))
         place, here = folder.resolve(), self.folder.resolve()
@@ -140,10 +141,14 @@ class Charges:
 
   def check_kind(self, units: pa.Array) -> None:
     """Raises ValueError for ids of another type than those of other runs."""
-    if len(units):
-      kind, _ = ledger_format.stored(units[:1].to_pylist())
-      if self._state.kinds - {kind}:
-        raise ValueError(f'ids of a {self.claim.unit} must be of one type in all runs')
+    if len(units) and self._state.kinds - {ledger_format.stored(units[:1].to_pylist())[0]}:
+      raise ValueError(f'ids of a {self.claim.unit} must be of one type in all runs')
+
+  def check_units(self, units: pa.Array) -> None:
+    """Raises ValueError for ids of another type, or in another spelling, than those so far."""
+    self.check_kind(units)
+    if self._state.spellings.collisions(units).any():
+      raise ValueError(f'ids of a {self.claim.unit}: one {id_spellings.COLLIDES}')
 
   def charge(self, place: int, units: pa.Array, rows: np.ndarray | None) -> None:
     """Charges units for the next round of a run, which `reserve` makes durable.
@@ -158,10 +163,7 @@ class Charges:
     """
     if self._state.runs[place].has_ended:
       raise ValueError(f'no round may follow: {ledger_format.SEALED}')
-    self.check_kind(units)
-    if len(units):
-      if self._state.spellings.collisions(units).any():
-        raise ValueError(f'ids of a {self.claim.unit}: one {id_spellings.COLLIDES}')
+    self.check_units(units)
     self._is_in_doubt = True
     self._state.charge(place, units, rows)
 
@@ -186,10 +188,3 @@ class Charges:
     return population_claim.PopulationState(
       functools.partial(population_runs.strategy_of, self.folder), path=str(self._ledger.path)
     )
-
-  def _save_strategy(self, strategy: base.Strategy) -> None:
-    path = (
-      self.folder / population_ledger.STRATEGIES / f'{documents.strategy_digest(strategy)}.json'
-    )
-    if not path.exists():
-      files.save_strategy(path, strategy, schema=separations.MinSep(1, 1))

@@ -201,12 +201,16 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     )
 
     delta = self._delta(delta)
-    run, has_units = self.folder.resolve().name, self.guard.units is not None
-    command = publication.command_of_folder(self.folder, delta, has_units)
-    setting = dataclasses.replace(
-      self.setting, run=run, command=command, canaries=run_audit.shown([self.folder], delta)
+    privacy.write_report(path, self.statement(delta), setting=self.shown_setting(delta))
+
+  def shown_setting(self, delta: float) -> settings.Setting:
+    """Returns what a report says beyond the log, with the run's name and audit, and a command."""
+    return dataclasses.replace(
+      self.setting,
+      run=self.folder.resolve().name,
+      command=publication.command_of_folder(self.folder, delta, self.guard.units is not None),
+      canaries=run_audit.shown([self.folder], delta),
     )
-    privacy.write_report(path, self.statement(delta), setting=setting)
 
   def close(self) -> None:
     """Turns the log into one Parquet file, and lets another process use the folder.

@@ -74,13 +74,6 @@ class Reservations:
     table: Any = self._units()  # Without one, devices have the budget.
     return id_columns.column(table.ids(numbers))
 
-  def _owners(self, column: pa.Array, gate: Any) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns the units that a cohort charges, and the rows of each; None for one each."""
-    if not isinstance(gate, per_units.UnitGate):
-      return column, None
-    numbers, rows = gate.owned(column.to_numpy(zero_copy_only=False))
-    return self._unit_ids(numbers), rows
-
   def admit(self, gate: Any, column: pa.Array, at_most: int | None) -> admission.Admission:
     """Returns who may take part in the next round, as `admission.admit`; within `exclusive`."""
     names = self._population.names
@@ -167,12 +160,14 @@ class Reservations:
       ids = admitted.ids.to_pylist()
       new = [i for i, name in enumerate(names.find(ids)) if name is None]
       names.add([ids[i] for i in new], column.take(pa.array(new, pa.int64())).to_pylist())
-    units, rows = self._owners(column, gate)
-    self._population.charge(self._place, units, rows)
     kind, text = ledger_format.stored(sorted(column.to_pylist()))
     cohort: list[Any] = [ledger_format.cited(kind, citation), text]
-    if rows is not None:
+    units, rows = column, None  # A row each.
+    if isinstance(gate, per_units.UnitGate):
+      numbers, rows = gate.owned(column.to_numpy(zero_copy_only=False))
+      units = self._unit_ids(numbers)
       cohort.append([*ledger_format.stored(units.to_pylist()), rows.tolist()])
+    self._population.charge(self._place, units, rows)
     self._charged.append(cohort)
 
   def reserve(self, second: int) -> None:

@@ -10,14 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from fl_dpftrl.claims import population_claim
-from fl_dpftrl.logs import (
-  id_columns,
-  id_spellings,
-  ledger_format,
-  population_ledger,
-  pseudonyms,
-  refusals,
-)
+from fl_dpftrl.logs import id_columns, ledger_format, population_ledger, pseudonyms, refusals
 from fl_dpftrl.run import charges
 from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
@@ -159,11 +152,8 @@ class Population(charges.Charges):
       if self.names is not None:
         column = pa.array(filter(None, self.names.named(column.to_pylist())), pa.string())
         content = {**content, 'changes': self.names.changes}
+      self.check_units(column)
       id_kind, text = ledger_format.stored(sorted(set(column.to_pylist())))
-      if self._state.kinds - {id_kind}:
-        raise ValueError('units must be of the type of the ids of the runs')
-      if self._state.spellings.collisions(column).any():
-        raise ValueError(f'units: one {id_spellings.COLLIDES}')
       self._append(kind, {**content, 'kind': id_kind, 'ids': text})
 
   def end(self, folder: str | os.PathLike[str], *, noise_is_deleted: bool = False) -> None:

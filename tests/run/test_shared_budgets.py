@@ -537,7 +537,7 @@ def test_who_is_named_before_the_first_round_is_found_in_it(tmp_path):
   )
   fleet.withdraw(['7'])
   fleet.classify(['8'], 'b')
-  for ids, message in (([7], 'of the type'), (['07'], 'zeros')):
+  for ids, message in (([7], 'of one type'), (['07'], 'zeros')):
     with pytest.raises(ValueError, match=message):
       fleet.withdraw(ids)
   with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
@@ -586,6 +586,16 @@ def test_a_record_whose_mark_fails_is_taken_all_the_same(tmp_path, monkeypatch, 
   with dpftrl.Run(tmp_path / 'run2', _claim(), population=fleet) as run:
     with run.round(_IDS) as round_:
       assert ('d0' in round_.device_ids) == (step == 'end')
+
+
+def test_a_ledger_of_as_many_other_records_is_refused(tmp_path, fleet):
+  shutil.copytree(tmp_path / 'fleet', tmp_path / 'other')
+  dpftrl.Population(tmp_path / 'other', moved=True).withdraw(['b'])
+  fleet.withdraw(['a'])
+  shutil.copyfile(*(tmp_path / name / population_ledger.NAME for name in ('other', 'fleet')))
+  for read in (dpftrl.Population, population_ledger.read):
+    with pytest.raises(refusals.LogError, match='other records than population.mark says'):
+      read(tmp_path / 'fleet')
 
 
 def test_a_run_that_nobody_could_read_is_not_opened(tmp_path, fleet):

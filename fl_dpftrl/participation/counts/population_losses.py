@@ -8,7 +8,7 @@ Source: docs/population-budget.md.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +19,6 @@ SPENT, LIFE, CLASS, WITHDRAWN = 'population_budget', 'population_life', 'class',
 
 _NO_CLASS = -1
 _ROUNDING = 1.0 + 2.0**-40  # More than what sums over runs, roots and sums of two round.
-
-
-class Stream(NamedTuple):
-  """One run in the losses of a population: its meters, and e, what its whole numbers add to μ."""
-
-  meters: meter.Meters
-  rounding: float
 
 
 class PopulationLosses:
@@ -43,12 +36,12 @@ class PopulationLosses:
     self._numbers = seen.Numbers()
     self._class_of = np.zeros(0, np.int16)
     self._has_left = np.zeros(0, bool)
-    self.streams: list[Stream] = []
+    self._runs: list[tuple[meter.Meters, float]] = []  # And e, what whole numbers add to μ.
 
   def open(self, gram: Any, noise_multiplier: float, rounding: float) -> None:
     """Adds the next run; rounding: e, at least 0."""
     meters = meter.Meters(gram, weight=noise_multiplier**-2.0, numbered=True)
-    self.streams.append(Stream(meters, rounding))
+    self._runs.append((meters, rounding))
 
   def classify(self, units: seen.Ids, name: str) -> None:
     """Gives units a class from now on."""
@@ -63,12 +56,12 @@ class PopulationLosses:
   def charge(self, place: int, units: seen.Ids, rows: np.ndarray | None = None) -> None:
     """Charges units, each given once, for so many rows in the next round of a run; one if None."""
     self._numbered(units)
-    self.streams[place].meters.add(self._numbers.of(units), rows)
+    self._runs[place][0].add(self._numbers.of(units), rows)
 
   def reasons(self, place: int, units: seen.Ids, rows: int = 1) -> np.ndarray:
     """Returns why each unit may not have so many rows in the next round of a run; '' if it may."""
     numbers = self._numbers.of(units)
-    meters, rounding = self.streams[place]
+    meters, rounding = self._runs[place]
     losses, squares, is_new = self._spent(numbers, place)
     most = self._room(numbers, squares + is_new * rounding**2)
     over = losses + meters.charges(numbers, rows) > most
@@ -83,7 +76,7 @@ class PopulationLosses:
     Args:
       gram: X of these rows.
     """
-    self.streams[place].meters.limit(gram)
+    self._runs[place][0].limit(gram)
 
   def shares(self) -> np.ndarray:
     """Returns the share of μ that each unit with a row was charged, whatever its class is now."""
@@ -98,7 +91,7 @@ class PopulationLosses:
     """Returns loss and Σ e² of numbered units, and which are new in a run; −1 is of a new unit."""
     losses, squares = np.zeros(numbers.size), np.zeros(numbers.size)
     is_new = np.ones(numbers.size, bool)
-    for i, (meters, rounding) in enumerate(self.streams):
+    for i, (meters, rounding) in enumerate(self._runs):
       losses += meters.losses(numbers)
       was_in = meters.of(numbers)[1] > 0
       squares += was_in * rounding**2

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.prove.auditing import run_audit
-from fl_dpftrl.prove.replaying import publication
 from fl_dpftrl.prove.reports import privacy
 from fl_dpftrl.run.observers import measuring, observer
 from fl_dpftrl.support import metrics
-from fl_dpftrl.support.files import durable, json_files
+from fl_dpftrl.support.files import durable
 from fl_dpftrl.tff.training import loop, trained_models
 
 STATEMENT_NAME = 'privacy.json'
@@ -62,17 +60,16 @@ class Table(observer.Observer, metrics.MetricsTable):
 
 def write(run: loop.TrainingRun, weights: Any, history: metrics.History) -> trained_models.Trained:
   """Replays the log, and writes the statement, its report and the model."""
-  statement, has_units = run.statement(), run.guard.units is not None
+  statement = run.statement()
   (delta,) = statement.deltas
   setting = dataclasses.replace(
-    run.setting,
+    run.shown_setting(delta),
     run=_name(run.folder),
     burnt_rounds=run.checkpoint.burnt,
-    command=publication.command_of_folder(run.folder, delta, has_units),
-    canaries=run_audit.shown([run.folder], delta),
     **_counts(run, history),
   )
-  write_json(run.folder / STATEMENT_NAME, statement.to_json())
+  figures = json.dumps(statement.to_json(), indent=2, allow_nan=False, default=str) + '\n'
+  durable.write_durably(run.folder / STATEMENT_NAME, figures.encode(), private=True)
   privacy.write_report(run.folder / REPORT_NAME, statement, setting=setting)
   write_model(run.folder / MODEL_NAME, weights)
   return trained_models.Trained(
@@ -97,12 +94,6 @@ def write_model(path: str | os.PathLike[str], weights: Any) -> None:
   content = io.BytesIO()
   np.savez(content, **arrays)
   durable.write_durably(path, content.getvalue())
-
-
-def write_json(path: pathlib.Path, content: json_files.Object | dict[str, Any]) -> None:
-  """Writes figures that only the owner of the folder may read: all have counts of devices."""
-  text = json.dumps(content, indent=2, allow_nan=False, default=str)
-  durable.write_durably(path, (text + '\n').encode(), private=True)
 
 
 def _counts(run: loop.TrainingRun, history: metrics.History) -> dict[str, Any]:

@@ -120,6 +120,7 @@ def test_the_gate_admits_what_a_recount_of_every_unit_allows(tmp_path, inner, se
       if generator.random() < 0.2:  # Meters and rounds are computed again from the log.
         guard.log.release()
         guard = guards.Guard(claim, DELTA, **options)
+  assert (guard.gate.share_with_budget() is None) == (inner is SCHEMA or seed % 2 == 1)
   assert turned_away
 
 

@@ -12,6 +12,7 @@ from fl_dpftrl.commands import dispatch
 from fl_dpftrl.logs import population_ledger, refusals
 from fl_dpftrl.participation.accounting import gaussian
 from fl_dpftrl.participation.counts import population_losses
+from fl_dpftrl.participation.rules import per_units
 from fl_dpftrl.prove.replaying import certificates, population_runs
 
 _IDS = [f'phone-{i}' for i in range(6)]
@@ -252,16 +253,10 @@ def test_people_are_charged_by_their_ids_in_runs_with_tables_of_other_orders(tmp
 
 
 def test_owners_that_the_table_does_not_have_void_the_budget(tmp_path, monkeypatch):
-  from fl_dpftrl.run import reservations
-
-  owners = reservations.Reservations._owners
-
-  def halved(self, column, gate):
-    units, rows = owners(self, column, gate)
-    return units, np.ones_like(rows)
-
+  owned = per_units.UnitGate.owned
+  halved = lambda *arguments: (owned(*arguments)[0], np.ones_like(owned(*arguments)[1]))
   with monkeypatch.context() as patched:
-    patched.setattr(reservations.Reservations, '_owners', halved)
+    patched.setattr(per_units.UnitGate, 'owned', halved)
     _, tables = _people(tmp_path)
   statement = dpftrl.replay(population_runs.opened(tmp_path / 'fleet', tables), delta=1e-6)
   assert not statement.declared.holds
