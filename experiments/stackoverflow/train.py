@@ -111,7 +111,8 @@ def _held(folder: pathlib.Path) -> Iterator[Callable[[], bool]]:
   """
   folder.mkdir(parents=True, exist_ok=True)
   lock = folder / LOCK_NAME
-  with durable.exclusive(lock) as is_ours:
+  with durable.locked(lock) as file:
+    is_ours = lambda: durable.is_at(file, lock)
     durable.remove_leftovers(folder)
     try:
       yield is_ours

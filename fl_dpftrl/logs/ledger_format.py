@@ -338,7 +338,7 @@ def seal(log: str | os.PathLike[str], check: Callable[[State], None]) -> None:
     OSError: if it cannot be written, or is not there.
   """
   file, marked = path_of(log), mark_of(log)
-  with durable.exclusive(marked), databases.in_one_line(file):
+  with durable.locked(marked), databases.in_one_line(file):
     with contextlib.closing(connected(file)) as database:
       state = read(file, database, mark.read(marked))
       check(state)

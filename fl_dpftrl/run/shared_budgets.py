@@ -224,7 +224,7 @@ class Population(charges.Charges):
     if claim is None:
       raise ValueError(f'{path} does not exist: give epsilon and delta to begin a population')
     self.folder.mkdir(0o700, parents=True, exist_ok=True)
-    with durable.exclusive(self.folder / population_ledger.LOCK, wait=True):
+    with durable.locked(self.folder / population_ledger.LOCK, wait=True):
       if path.exists():
         return
       if (self.folder / population_ledger.MARK).exists():

@@ -150,7 +150,7 @@ class Cell:
   def train(self, run: Run) -> Result:
     """Trains the cell in this process, writes its row and returns it; one that ended is kept."""
     self.home.mkdir(parents=True, exist_ok=True)
-    with durable.exclusive(self.home / 'lock'):
+    with durable.locked(self.home / 'lock'):
       durable.remove_leftovers(self.home)
       result = self.ended()
       if result is None:

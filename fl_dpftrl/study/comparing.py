@@ -179,7 +179,7 @@ def compare(
       raise ValueError(f'cell={cell} has no learning rate yet: first run those of the first seed')
     say(f'{chosen.name}: {_outcome(chosen.train(run), design.metric)}')
     return cells.study()
-  with durable.exclusive(path / 'lock'):
+  with durable.locked(path / 'lock'):
     durable.remove_leftovers(path)
     while remaining := cells.runnable():
       # Twice: the cells of the first seed choose rates.

@@ -47,7 +47,7 @@ def prepare(design: Design, folder: pathlib.Path, say: Say) -> Noises:
   (folder / _STRATEGIES_NAME).mkdir(parents=True, exist_ok=True)
   say(f'noise of {len(design.settings)} settings')  # Another process may be at it.
   try:
-    with durable.exclusive(folder / _LOCK_NAME, wait=True):
+    with durable.locked(folder / _LOCK_NAME, wait=True):
       return _prepared(design, folder, say)
   except ValueError:
     if is_new:

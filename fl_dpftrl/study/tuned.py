@@ -133,7 +133,7 @@ def best(
   jobs: int,
 ) -> Winner:
   """Runs a secret number of cells, publishes the best, and deletes all else; see `study`."""
-  with durable.exclusive(path / 'lock'):
+  with durable.locked(path / 'lock'):
     plan, digest = _plan(design, tuning, score)
     if (path / PLAN_NAME).exists() and json_files.read(path / PLAN_NAME) != plan:
       raise ValueError(

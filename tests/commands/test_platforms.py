@@ -61,7 +61,7 @@ def test_files_are_written_without_locks_and_what_must_be_held_is_refused(tmp_pa
   dpftrl.save_strategy(path, 'blt-b100', schema=schema)
   assert dpftrl.load_strategy(path).parameters() == dpftrl.load_strategy('blt-b100').parameters()
   with pytest.raises(OSError, match='needs locks between processes: use Linux'):
-    with durable.exclusive(tmp_path / 'lock'):
+    with durable.locked(tmp_path / 'lock'):
       pass
   assert [file.name for file in tmp_path.iterdir()] == ['own.json']
 

@@ -260,7 +260,7 @@ def test_a_folder_in_use_is_left_alone(guaranteed, tmp_path, capsys):
   command = [*SYNTHETIC, f'--output_dir={folder}']
   assert '--resume' in runs.refused(capsys, *command)
   assert '--seed=5 differs' in runs.refused(capsys, *command, '--resume', '--seed=5')
-  with durable.exclusive(folder / 'lock'):  # As another start has it before it writes anything.
+  with durable.locked(folder / 'lock'):  # As another start has it before it writes anything.
     line = runs.refused(capsys, *command, '--resume')
   assert f'{folder / "lock"} is held by another process' in line
   (tmp_path / 'thesis.txt').write_text('precious')
@@ -275,6 +275,6 @@ def test_a_start_whose_folder_was_removed_leaves_the_next_start_alone(tmp_path):
     with command._own_temporary_folder(folder, is_ours):
       folder.rename(tmp_path / 'removed')
       folder.mkdir()
-      with durable.exclusive(folder / 'lock'):  # Of a start that has written nothing else yet.
+      with durable.locked(folder / 'lock'):  # Of a start that has written nothing else yet.
         (folder / command.TEMPORARY_NAME).mkdir()
   assert {path.name for path in folder.iterdir()} == {'lock', command.TEMPORARY_NAME}

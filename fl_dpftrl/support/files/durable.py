@@ -162,7 +162,7 @@ def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
 
 
 def locked(path: str | os.PathLike[str], *, wait: bool = False) -> io.FileIO:
-  """Returns a lock file, which is held until it is closed or the process ends.
+  """Returns a lock file, which is held until a `with` block or `close` ends, or the process.
 
   Closing it is one step, and so is dropping it: no interrupt comes between.
 
@@ -175,7 +175,7 @@ def locked(path: str | os.PathLike[str], *, wait: bool = False) -> io.FileIO:
   file = io.FileIO(path, 'r+', opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o600))
   try:
     fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    is_held = _is_at(file, path)
+    is_held = is_at(file, path)
   except BlockingIOError:
     is_held = False
   except OSError as error:
@@ -188,21 +188,11 @@ def locked(path: str | os.PathLike[str], *, wait: bool = False) -> io.FileIO:
   return file
 
 
-def _is_at(file: io.FileIO, path: str | os.PathLike[str]) -> bool:
+def is_at(file: io.FileIO, path: str | os.PathLike[str]) -> bool:
+  """Returns whether a path is still that of a lock file: one that was removed locks nobody out."""
   with contextlib.suppress(FileNotFoundError):
     return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
   return False
-
-
-@contextlib.contextmanager
-def exclusive(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[Callable[[], bool]]:
-  """Holds a lock file within the block; see `locked`.
-
-  Yields a function that returns whether the path is still the locked file: one that was removed
-  meanwhile locks nobody out, and another process may have made its own.
-  """
-  with locked(path, wait=wait) as file:
-    yield lambda: _is_at(file, path)
 
 
 @contextlib.contextmanager

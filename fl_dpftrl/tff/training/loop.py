@@ -76,7 +76,7 @@ class TrainingRun(live_run.LiveRun):
       # Two processes at one run would put a row of noise into two sums.
       stored_in = paths.local(folder) / CHECKPOINTS_NAME
       stored_in.mkdir(mode=0o700, parents=True, exist_ok=True)
-      undo.enter_context(durable.exclusive(stored_in / LOCK_NAME))
+      undo.enter_context(durable.locked(stored_in / LOCK_NAME))
       durable.remove_leftovers(stored_in.parent)
       initial = process.initialize()
       self._stored = checkpoints.CheckpointFolder(stored_in, initial)

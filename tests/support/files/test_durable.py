@@ -112,11 +112,11 @@ def test_a_file_that_is_removed_as_it_is_begun_is_begun_again(tmp_path, monkeypa
 
 
 def test_a_lock_is_held_once(tmp_path):
-  with durable.exclusive(tmp_path / 'lock'):
+  with durable.locked(tmp_path / 'lock'):
     with pytest.raises(ValueError, match='held by another process'):
-      with durable.exclusive(tmp_path / 'lock'):
+      with durable.locked(tmp_path / 'lock'):
         pass
-  with durable.exclusive(tmp_path / 'lock'):
+  with durable.locked(tmp_path / 'lock'):
     pass
 
 
@@ -129,5 +129,5 @@ def test_a_lock_file_that_is_removed_meanwhile_locks_nobody_out(tmp_path, monkey
 
   monkeypatch.setattr(durable.fcntl, 'flock', flock)
   with pytest.raises(ValueError, match='held by another process'):
-    with durable.exclusive(path):
+    with durable.locked(path):
       pass
