@@ -94,6 +94,11 @@ def test_refuses_strategies_and_noise(strategy, noise, message):
     accountant.account(strategy, draws(), noise_multiplier=noise, delta=1e-6)
 
 
+def test_a_delta_below_what_distributions_resolve_is_refused_at_once():
+  with pytest.raises(ValueError, match='too small for a privacy loss distribution'):
+    accountant.account(dpftrl.Identity(), draws(), noise_multiplier=1.0, delta=[1e-6, 1e-16])
+
+
 def test_candidates():
   candidates = lambda **run: sampling.CyclicPoisson(**run).candidate_bands()
   many = candidates(num_rounds=2052, num_examples=342_000, batch_size=1000)
