@@ -9,7 +9,7 @@ import numpy as np
 from fl_dpftrl.claims import run_claim
 from fl_dpftrl.mechanisms import base
 from fl_dpftrl.participation import accountant
-from fl_dpftrl.participation.accounting import adjacencies, gaussian, guarantees
+from fl_dpftrl.participation.accounting import gaussian, guarantees
 from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.files import json_files
@@ -31,17 +31,13 @@ class Budget:
     self,
     claim: run_claim.Claim,
     terms: guarantees.Terms,
-    max_epsilon: float | None,
+    max_epsilon: float,
     recorded_rounds: int | None = None,
   ):
     """Takes the rounds that the run allowed when it was begun, on this processor or another."""
-    adjacencies.check(terms.adjacency, terms.group_size)
-    if not claim.declared:
-      raise ValueError('claim must have a schema, by which ε of its rounds is known')
     self._claim, self._schema = claim, claim.answers
     checks.positive(noise_multiplier=claim.noise_multiplier)
-    if max_epsilon is not None:
-      checks.positive(max_epsilon=max_epsilon)
+    checks.positive(max_epsilon=max_epsilon)
     self.max_epsilon, self._terms = max_epsilon, terms
     # That of all planned rounds is an upper bound for fewer.
     self._rounding = run_claim.rounding([claim], [self._schema.num_rows])
@@ -64,7 +60,7 @@ class Budget:
 
   def _max_rounds(self, recorded_rounds: int | None) -> int:
     planned = self._schema.num_rows
-    if recorded_rounds is not None and self.max_epsilon is not None and recorded_rounds <= planned:
+    if recorded_rounds is not None and recorded_rounds <= planned:
       rounding = self.max_epsilon * json_files.ROUNDING
       is_last = (
         recorded_rounds == planned
@@ -72,7 +68,7 @@ class Budget:
       )
       if is_last and self.epsilon(recorded_rounds) <= self.max_epsilon + rounding:
         return recorded_rounds
-    if self.max_epsilon is None or self.epsilon(planned) <= self.max_epsilon:
+    if self.epsilon(planned) <= self.max_epsilon:
       return planned
     return bisect.bisect_right(range(planned), self.max_epsilon, lo=1, key=self.epsilon) - 1
 

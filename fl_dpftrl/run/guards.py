@@ -76,7 +76,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     is_declared = claim.participation is not None
     self._planned = claim.answers.num_rows if is_declared else claim.strategy.max_rounds
     self.max_rounds, self._budget = self._planned, None
-    if delta is not None:
+    if max_epsilon is not None:
       terms = guarantees.Terms(delta)
       recorded_rounds = continued_claims.num_rounds(claim, paths.local(log).parent)
       self._budget = budget.Budget(claim, terms, max_epsilon, recorded_rounds)

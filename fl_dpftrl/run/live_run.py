@@ -89,9 +89,9 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     # Whoever knows the batches has no amplified guarantee.
     mode = 0o700 if is_private or claim.is_drawn else 0o777
     self.folder.mkdir(mode, parents=True, exist_ok=True)
-    spent, log = None if max_epsilon is None else delta, self.folder / ledger_format.NAME
+    log = self.folder / ledger_format.NAME
     self.guard = guards.Guard(
-      claim, spent, max_epsilon, log=log, population=population, units=units
+      claim, delta, max_epsilon, log=log, population=population, units=units
     )
     self.claim, self._turns = self.guard.claim, live_round.Turns(self.folder, watching)
     self._is_ended = False  # For observers.
@@ -117,8 +117,8 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
 
   @property
   def identity(self) -> str | None:
-    """Random name of the run, as its log has it."""
-    return self.guard.log.run
+    """Random name of the run, as its log has it; None before the folder is open."""
+    return self.guard.log.run if hasattr(self, 'guard') else None
 
   @property
   def is_drawn(self) -> bool:

@@ -177,7 +177,7 @@ def test_a_repeated_row_is_refused(tmp_path):
     dict(participation=dpftrl.FixedSeparation(num_rounds=5, min_sep=2)),
     'participation must be a MinSep',
   ),
-  (dict(participation=None), 'claim must have a schema'),
+  (dict(participation=None), 'needs schema'),
   (dict(strategy=dpftrl.TreeFull()), 'depends on the number of rounds'),
   (dict(max_epsilon=1.0), 'too little for one round, whose ε is 2'),
   (
@@ -187,7 +187,7 @@ def test_a_repeated_row_is_refused(tmp_path):
 )
 def test_refuses_arguments_out_of_range(tmp_path, changes, message):
   with pytest.raises(ValueError, match=message):
-    opened(tmp_path / 'log.parquet', **changes)
+    opened(tmp_path / 'log.parquet', **dict(max_epsilon=8.0) | changes)
   assert not list(tmp_path.iterdir())
 
 
@@ -196,7 +196,7 @@ def test_every_family_has_a_horizon_that_its_epsilon_allows():
   schema = dpftrl.MinSep(num_rounds=8, min_sep=2)
   for strategy in (dpftrl.Banded(np.array([[1, 0]] + 7 * [[1, 0.4]])), dpftrl.TreeFull(8), BLT):
     claim = made.claim(strategy, noise_multiplier=1.0, participation=schema)
-    whole = budget.Budget(claim, guarantees.Terms(1e-6), None)
+    whole = budget.Budget(claim, guarantees.Terms(1e-6), 1e9)
     values = [whole.epsilon(n) for n in range(1, 9)]
     for most in (values[0], values[4], values[-1] * 2):
       found = budget.Budget(claim, guarantees.Terms(1e-6), most)

@@ -68,7 +68,7 @@ class TrainingRun(live_run.LiveRun):
     """
     self.folder, self.delta, self.max_epsilon = paths.local(folder), delta, max_epsilon
     self.claim = budget.limited(claim, delta=delta, max_epsilon=max_epsilon)
-    self._last, self._is_open = max_rounds, False
+    self._last = max_rounds
     self.process, self.say, self.machines = process, say, machines
     self.trained: Any = None
     observers.begin(self)
@@ -81,7 +81,6 @@ class TrainingRun(live_run.LiveRun):
       initial = process.initialize()
       self._stored = checkpoints.CheckpointFolder(stored_in, initial)
       super().__init__(folder, claim, observers, delta=delta, max_epsilon=max_epsilon, **options)
-      self._is_open = True
       undo.callback(self.guard.log.release)
       self._last = min(max_rounds, super().max_rounds)
       if self._last < max_rounds:
@@ -90,11 +89,6 @@ class TrainingRun(live_run.LiveRun):
         say(f'{why} allows {self._last} of {max_rounds} rounds: the run ends there')
       self.checkpoint = self._recovered(initial, published)
       self._unlocked = undo.pop_all()
-
-  @property
-  def identity(self) -> str | None:
-    """Random name of the run, as its log has it; None before the folder is open."""
-    return self.guard.log.run if self._is_open else None
 
   @property
   def max_rounds(self) -> int:
