@@ -19,10 +19,10 @@ def draws(**kwargs):
   return sampling.CyclicPoisson(**{**defaults, **kwargs})
 
 
-def test_one_part_is_dp_sgd():
-  dp_sgd = accountant.account(
-    dpftrl.Identity(), draws(num_rounds=100, batch_size=20), noise_multiplier=0.9, delta=1e-5
-  )
+@pytest.mark.parametrize('parts', [1, 2])
+def test_each_part_is_dp_sgd(parts):
+  scheme = draws(num_rounds=100 * parts, num_examples=1000 * parts, batch_size=20, num_parts=parts)
+  dp_sgd = accountant.account(dpftrl.Identity(), scheme, noise_multiplier=0.9, delta=1e-5)
   assert dp_sgd.epsilon() == sampled_gaussian.epsilon(0.9, 1e-5, probability=0.02, count=100)
   assert (dp_sgd.sensitivity, dp_sgd.adjacency) == (1.0, 'zero_out')
   theirs = pld_privacy_accountant.PLDAccountant().compose(dp_sgd.to_dp_event())
