@@ -80,7 +80,7 @@ def _over(axes: Axes, rows: Sequence[dict], name: str, looks: dict[str, dict], a
   """Draws a line for each candidate, on log scales."""
   for label, look in looks.items():
     points = sorted((row for row in rows if row['mechanism'] == label), key=lambda row: row[axis])
-    line = {**look, 'marker': '', 'label': style.label(label)}
+    line = {**look, 'marker': '', 'label': style.plain(label, style.LABEL)}
     axes.plot([row[axis] for row in points], [row[name] for row in points], **line)
     for row in points:
       face = look['color'] if row['sensitivity_kind'] == 'exact' else 'white'
@@ -101,7 +101,7 @@ def _side_by_side(axes: Axes, rows: Sequence[dict], name: str, looks: dict[str, 
     face = colour if row['sensitivity_kind'] == 'exact' else 'white'
     axes.plot(value, place, 'o', color=colour, markerfacecolor=face)
     axes.annotate(f'{value:#.4g}', (value, place), (6, 5), textcoords='offset points', color=colour)
-  axes.set_yticks(range(len(rows)), [style.label(row['mechanism']) for row in rows])
+  axes.set_yticks(range(len(rows)), [style.plain(row['mechanism'], style.LABEL) for row in rows])
   axes.set_ylim(len(rows) - 0.4, -0.6)
   axes.set_xscale('log')
   axes.margins(x=0.15)

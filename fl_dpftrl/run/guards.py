@@ -247,21 +247,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
   ) -> admission.Admission:
     """Admits devices to the next round, whose cohort is durably recorded on return.
 
-    Train only the admitted devices.
-
-    Args:
-      device_ids: candidates, text or whole numbers.
-      row: the noise state's next row, such as `state.aggregator.noise.row`, to be
-        compared with num_rounds; None where the loop takes row num_rounds itself.
-      at_most: size of the cohort, such as the report goal.
-      at_least: fewest devices of a round; ValueError for fewer, before anything is recorded.
-      timestamp: UTC second of the round; None for now.
-
-    Raises:
-      BudgetSpentError: if the round would pass the budget.
-      RepeatedRowError: if the row was given out before.
-      ValueError: for malformed ids, and for a row that the log does not reach.
-      OSError: if the cohort cannot be recorded; nothing has changed then.
+    Arguments, of which device_ids are the candidates, and errors are those of `Run.round`.
     """
     if row is not None:
       self._check_row(-1 if isinstance(row, bool) else operator.index(row))

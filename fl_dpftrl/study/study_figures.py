@@ -47,7 +47,7 @@ def _by_epsilon(
       [row.epsilon or 0.0 for row in line],
       [metric.scale * (row.mean or 0.0) for row in line],
       yerr=[metric.scale * (result_tables.margin(list(row.tests.values())) or 0.0) for row in line],
-      label=style.label(label),
+      label=style.plain(label, style.LABEL),
       **looks[label],
       **_BARS,
     )
@@ -95,7 +95,7 @@ def _difference_to_best(
         markerfacecolor=colour if row.is_clear else 'white',
         **_BARS,
       )
-    axes.set_yticks(range(len(level)), [style.label(row.mechanism) for row in level])
+    axes.set_yticks(range(len(level)), [style.plain(row.mechanism, style.LABEL) for row in level])
     axes.set_ylim(len(level) - 0.4, -0.6)
   unit = metric.label('difference to the best', 'points')
   # Of the figure, as long labels leave axes narrower than it.

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from fl_dpftrl.support.text import messages
 
 INK, GREY, LIGHT = '#222222', '#767676', '#dddddd'
+LABEL = 32  # most characters of a mechanism's label
 
 # Without what differs from one day or version to the next.
 _METADATA: dict[str, dict[str, None]] = {
@@ -82,14 +83,9 @@ def dress(axes: Axes) -> None:
   axes.yaxis.label.set(color=INK, fontsize=10.5)
 
 
-def plain(text: str) -> str:
-  """Escapes formulas, line breaks and invisible characters."""
-  return messages.one_line(text).replace('$', r'\$')
-
-
-def label(text: str) -> str:
-  """Returns a mechanism's label as `plain` text of at most 32 characters, cut in its middle."""
-  return messages.one_line(text, limit=32).replace('$', r'\$')
+def plain(text: str, limit: int = 300) -> str:
+  """Escapes formulas, line breaks and invisible characters, and cuts text in its middle."""
+  return messages.one_line(text, limit).replace('$', r'\$')
 
 
 def number(value: float) -> str:

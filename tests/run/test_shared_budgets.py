@@ -10,10 +10,11 @@ import sys
 import textwrap
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import population_ledger, refusals
+from fl_dpftrl.logs import population_ledger, refusals, unit_tables
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.run import shared_budgets
 from fl_dpftrl.support.files import mark
@@ -197,6 +198,17 @@ def test_people_with_several_devices(tmp_path):
   assert rounds == int(mu**2 * 25 / 4)
   again = dpftrl.Population(tmp_path / 'fleet')
   assert again.status() == fleet.status()
+
+
+def test_ids_of_people_have_one_type_and_one_spelling_in_all_runs(tmp_path):
+  fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=4.0, delta=1e-6, unit='person')
+  claim = _claim(participation=dpftrl.PerUnit(dpftrl.MinSep(40)))
+  for owner, message in (('7', None), (7, 'of one type'), ('07', 'zeros')):
+    units = unit_tables.UnitTable('u', pa.array(['a1']), pa.array([owner]), np.zeros(1, int))
+    refused = pytest.raises(ValueError, match=message) if message else contextlib.nullcontext()
+    with dpftrl.Run(tmp_path / f'run{message}', claim, population=fleet, units=units) as run:
+      with refused:
+        _rounds(run, ids=['a1'])
 
 
 def test_a_run_that_has_ended_takes_no_round(tmp_path, fleet):
