@@ -358,13 +358,19 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     assert aggregator.next_round == 1
 
 
-def test_a_log_or_noise_that_was_put_back_gives_no_row_twice(tmp_path):
+def run_and_its_copy(tmp_path):
+  """Returns the folder of a run with two rounds, and its copy of the moment between them."""
   folder, copy = tmp_path / 'run', tmp_path / 'copy'
   with opened(folder) as aggregator:
     released(aggregator)
   shutil.copytree(folder, copy)
   with opened(folder) as aggregator:
     released(aggregator, list('cd'))
+  return folder, copy
+
+
+def test_a_log_or_noise_that_was_put_back_gives_no_row_twice(tmp_path):
+  folder, copy = run_and_its_copy(tmp_path)
   names = ('participation.parquet', 'participation.ledger')
   newest = {name: (folder / name).read_bytes() for name in names}
   for name in names:
@@ -392,12 +398,7 @@ def test_a_log_or_noise_that_was_put_back_gives_no_row_twice(tmp_path):
 
 def test_a_whole_log_that_was_put_back_is_a_copy(tmp_path):
   """With its mark; also where it is said to have been moved, as rows were given out since."""
-  folder, copy = tmp_path / 'run', tmp_path / 'copy'
-  with opened(folder) as aggregator:
-    released(aggregator)
-  shutil.copytree(folder, copy)
-  with opened(folder) as aggregator:
-    released(aggregator, list('cd'))
+  folder, copy = run_and_its_copy(tmp_path)
   for path in copy.glob('participation.*'):
     shutil.copy(path, folder)
   for moved in (False, True):

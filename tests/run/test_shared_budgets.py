@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import population_ledger, refusals, unit_tables
+from fl_dpftrl.logs import ledgers, population_ledger, refusals, unit_tables
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.run import shared_budgets
 from fl_dpftrl.support.files import mark
@@ -248,18 +248,21 @@ class _Interrupted(Exception):
   pass
 
 
-def test_a_reservation_without_its_round_is_a_round_that_was_begun(tmp_path, fleet, monkeypatch):
-  from fl_dpftrl.logs import ledgers
+def _full_once(monkeypatch):
+  """Makes the next write of a log fail, whose round is reserved then."""
+  begin = ledgers.LogWriter.begin
 
+  def fails(*args, **kwargs):
+    monkeypatch.setattr(ledgers.LogWriter, 'begin', begin)
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(ledgers.LogWriter, 'begin', fails)
+
+
+def test_a_reservation_without_its_round_is_a_round_that_was_begun(tmp_path, fleet, monkeypatch):
   with dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet) as run:
     _rounds(run)
-    begin = ledgers.LogWriter.begin
-
-    def fails(*args, **kwargs):
-      monkeypatch.setattr(ledgers.LogWriter, 'begin', begin)
-      raise OSError(28, 'No space left on device')
-
-    monkeypatch.setattr(ledgers.LogWriter, 'begin', fails)
+    _full_once(monkeypatch)
     with pytest.raises(OSError, match='No space'):
       _rounds(run)
     assert run.next_round == 1
@@ -483,20 +486,11 @@ def test_a_loss_of_power_between_any_two_writes(tmp_path, monkeypatch):
 
 
 def test_a_round_of_sums_after_a_reservation_without_its_round(tmp_path, fleet, monkeypatch):
-  from fl_dpftrl.logs import ledgers
-
   with _sums(tmp_path, fleet) as aggregator:
     assert made.release(aggregator, 'abc').index == 0
-    with monkeypatch.context() as patched:
-      begin = ledgers.LogWriter.begin
-
-      def fails(*args, **kwargs):
-        patched.setattr(ledgers.LogWriter, 'begin', begin)
-        raise OSError(28, 'No space left on device')
-
-      patched.setattr(ledgers.LogWriter, 'begin', fails)
-      with pytest.raises(OSError, match='No space'):
-        made.release(aggregator, 'abc')
+    _full_once(monkeypatch)
+    with pytest.raises(OSError, match='No space'):
+      made.release(aggregator, 'abc')
     assert made.release(aggregator, 'abc').index == 2
   with _sums(tmp_path, fleet) as aggregator:
     assert made.release(aggregator, 'abc').index == 3

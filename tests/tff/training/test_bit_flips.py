@@ -56,22 +56,16 @@ def row_of(row, folder):
   return out.tobytes()
 
 
-def test_the_buffers_of_snapshots(tmp_path):
+def test_the_buffers_and_lists_of_snapshots(tmp_path):
   expected = row_of(9, tmp_path)
-  buffers = sorted(tmp_path.glob('buffer-*'))
-  assert buffers
+  buffers, lists = (sorted(tmp_path.glob(f'{name}-*')) for name in ('buffer', 'before'))
+  assert buffers and lists
   for path in buffers:
     content = path.read_bytes()
     for flipped in flips(content, 5):
       path.write_bytes(flipped)
       assert row_of(9, tmp_path) == expected
     path.write_bytes(content)
-
-
-def test_the_lists_of_snapshots(tmp_path):
-  expected = row_of(9, tmp_path)
-  lists = sorted(tmp_path.glob('before-*'))
-  assert lists
   for path in lists:
     content = path.read_bytes()
     for flipped in flips(content, 300):
