@@ -59,9 +59,8 @@ class Guard(contextlib.AbstractContextManager['Guard']):
     """Opens the log, and computes how many rounds the budget allows.
 
     Args:
-      claim, delta, max_epsilon, units: see `LiveRun`.
+      claim, delta, max_epsilon, population, units: see `LiveRun`.
       log: path of the participation log, ending in .parquet. A log that exists is continued.
-      population: see `LiveRun`.
 
     Raises:
       ValueError: if an argument is out of range, or the budget is too small for one round.
@@ -154,12 +153,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
 
   @durable.one_at_a_time
   def extend_units(self, units: unit_tables.Given) -> None:
-    """Takes a table of units over that has further rows, from the next round on.
-
-    Raises:
-      LogError: for a table whose first rows are not those of the one so far, and for a further row
-        of a round that was begun.
-    """
+    """Takes a longer table of units over; see `LiveRun.extend_units`."""
     if self.units is None:
       raise ValueError('units were not given when the run was opened')
     self._take_units(unit_tables.opened(units))
@@ -191,12 +185,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
 
   @durable.one_at_a_time
   def check(self, device_ids: id_columns.Ids, *, at_most: int | None = None) -> admission.Admission:
-    """Returns what `admit` would, without recording anything.
-
-    Raises:
-      BudgetSpentError: if the next round would pass the budget.
-      ValueError: for malformed ids, or at_most where participation is drawn.
-    """
+    """Returns what `admit` would, without recording anything; at_most not where it is drawn."""
     with self._exclusive():
       self._follow_log()
       return self._checked(self.num_rounds, device_ids, at_most)

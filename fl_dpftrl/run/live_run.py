@@ -140,7 +140,8 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     """Returns those that may take part in the next round, in their order; records nothing.
 
     Args:
-      device_ids: candidates; ValueError for one whose id no log takes.
+      device_ids: candidates; ValueError for one whose id no log takes, and BudgetSpentError for any
+        if the round would pass the budget.
       at_most: size of the cohort; None for all, as where participation is drawn.
     """
     return self.guard.check(device_ids, at_most=at_most).device_ids
@@ -158,7 +159,11 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
       )
 
   def extend_units(self, units: unit_tables.Given) -> None:
-    """Takes a table of units over that has further rows, from the next round on."""
+    """Takes a table of units over that has further rows, from the next round on.
+
+    LogError for a table whose first rows are not those of the one so far, and for a further row of
+    a round that was begun.
+    """
     self.guard.extend_units(units)
 
   def status(self) -> 'status.Status':
