@@ -83,7 +83,7 @@ class Log:
   num_rounds: int
   warnings: tuple[str, ...] = ()
   num_rounds_assumed: bool = False
-  layout: layouts.Layout = layouts.PLAIN
+  layout: table_columns.TableColumns = layouts.PLAIN
 
   @property
   def path(self) -> str:
@@ -165,7 +165,7 @@ def read_log(
   paths: Path | Sequence[Path],
   *,
   num_rounds: int | None = None,
-  layout: layouts.Layout = layouts.PLAIN,
+  layout: table_columns.TableColumns = layouts.PLAIN,
 ) -> Log:
   """Opens a log's files.
 
@@ -175,7 +175,7 @@ def read_log(
   Args:
     paths: one or more files, folders or globs, the shards of one log.
   """
-  sources = opened(paths, layout.columns)
+  sources = opened(paths, layout)
   shards = tuple(map(_shard, sources))
   for shard in shards[1:]:
     _check_agreement(shards[0], shard)

@@ -61,7 +61,7 @@ class Source:
   one of the same name. A ledger may grow meanwhile, and is read up to the rounds that it had.
   """
 
-  def __init__(self, path: str, columns: table_columns.TableColumns = layouts.PLAIN.columns):
+  def __init__(self, path: str, columns: table_columns.TableColumns = layouts.PLAIN):
     """Notes which file the name is of."""
     self.path, self.columns = path, columns
     if path.endswith(ledger_format.SUFFIX):  # A writer in this process would lose its locks.

@@ -34,8 +34,25 @@ class TableColumns(NamedTuple):
   kinds: Mapping[str, str]
   names: Mapping[str, str]
   first_round: int = 0
-  missing: Sequence[str] = id_columns.MISSING
+  missing: tuple[str, ...] = id_columns.MISSING
   has_flags: bool = False
+
+  @property
+  def own_names(self) -> str | None:
+    """Names in the files as a flag takes them; None if they are those of our tables."""
+    if all(own == name for own, name in self.names.items()):
+      return None
+    return ','.join(f'{own}={name}' for own, name in self.names.items())
+
+  @property
+  def own_marks(self) -> str | None:
+    """Marks of missing data as a flag takes them; None if they are those of `ids.MISSING`."""
+    return None if self.missing == id_columns.MISSING else ','.join(self.missing)
+
+  def published(self, columns: str, marks: str) -> 'TableColumns':
+    """Returns the columns with words in place of names and marks of another system."""
+    names = dict.fromkeys(self.names, columns) if self.own_names else self.names
+    return self._replace(names=names, missing=(marks,) if self.own_marks else self.missing)
 
   def placed(self, path: str, names: Sequence[str]) -> tuple[dict[str, str], dict[str, int | str]]:
     """Returns the names of the columns that a file has; and the values that its folders give."""

@@ -121,10 +121,6 @@ class Secret(Drawn):
     """Assumptions of a guarantee with these draws, in words, but for the adjacency."""
     raise NotImplementedError
 
-  def event(self, release: Any) -> Any:
-    """Returns the event of dp_accounting of all releases, from that of one; ValueError for none."""
-    raise ValueError(f'dp_accounting has no event of {type(self).__name__}')
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class DrawnGuarantee(guarantees.Guarantee):
@@ -148,6 +144,8 @@ class DrawnGuarantee(guarantees.Guarantee):
 
   def to_dp_event(self) -> Any:
     """Returns the event of dp_accounting for Poisson samples; ValueError for others."""
+    if not hasattr(self.sampling, 'event'):
+      raise ValueError(f'dp_accounting has no event of {type(self.sampling).__name__}')
     return self.sampling.event(super().to_dp_event())
 
 

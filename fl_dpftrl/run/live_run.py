@@ -206,16 +206,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     )
 
     delta = self._delta(delta)
-    privacy.write_report(path, self.statement(delta), setting=self.shown_setting(delta))
-
-  def shown_setting(self, delta: float) -> settings.Setting:
-    """Returns what a report says beyond the log, with the run's name and audit, and a command."""
-    return dataclasses.replace(
-      self.setting,
-      run=self.folder.resolve().name,
-      command=publication.command_of_folder(self.folder, delta, self.guard.units is not None),
-      canaries=run_audit.shown([self.folder], delta),
-    )
+    privacy.write_report(path, self.statement(delta), setting=shown_setting(self, delta))
 
   def close(self) -> None:
     """Turns the log into one Parquet file, and lets another process use the folder.
@@ -252,3 +243,13 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
       raise ValueError('delta must be given, here or to the run')
     gaussian.check_delta(delta)
     return delta
+
+
+def shown_setting(run: LiveRun, delta: float) -> settings.Setting:
+  """Returns what a report says beyond the log, with the run's name and audit, and a command."""
+  return dataclasses.replace(
+    run.setting,
+    run=run.folder.resolve().name,
+    command=publication.command_of_folder(run.folder, delta, run.guard.units is not None),
+    canaries=run_audit.shown([run.folder], delta),
+  )

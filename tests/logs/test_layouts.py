@@ -121,6 +121,6 @@ def test_malformed_layouts_are_refused(text, first, message):
 def test_names_may_be_a_mapping_and_marks_are_text():
   names = {'round': 'step', 'device_id': 'user'}
   assert layouts.parse(names) == layouts.parse('round=step,device_id=user')
-  assert layouts.parse({'round': 'at,round=step'}).round == 'at,round=step'
+  assert layouts.parse({'round': 'at,round=step'}).names['round'] == 'at,round=step'
   with pytest.raises(ValueError, match='missing=.* must be like NULL,unknown'):
     layouts.parse(None, missing=['NULL'])

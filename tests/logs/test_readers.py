@@ -96,7 +96,7 @@ OTHERS = [
 )
 def test_refused_in_one_line(tmp_path, name, content, metadata, layout, message):
   path = files.written(tmp_path / name, content, **metadata)
-  assert message in files.refusal(path, layout=layouts.Layout(**layout))
+  assert message in files.refusal(path, layout=layouts.PLAIN._replace(**layout))
 
 
 @pytest.mark.parametrize('block', [1, 2, 5, 11, 40])
@@ -104,7 +104,7 @@ def test_lines_are_whole_however_a_file_is_cut(monkeypatch, block):
   monkeypatch.setattr(lines, '_BLOCK', block)
   plain, odd = b'0,a\n1,bb\n\n2,c\n', b'0,a\n\xef\xbb\xbf1,b\n'
   read = lambda content: lines.CsvReader(
-    'l', io.BytesIO(files.HEAD + content), layouts.PLAIN.columns
+    'l', io.BytesIO(files.HEAD + content), layouts.PLAIN
   ).tables()
   found = pa.concat_tables(read(plain))
   assert found.to_pydict() == {'round': [0, 1, 2], 'device_id': ['a', 'bb', 'c']}

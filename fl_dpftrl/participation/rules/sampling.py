@@ -59,6 +59,7 @@ class CyclicPoisson(Batches):
     return int(rng.binomial(self.part_size, self.sampling_probability))
 
   def event(self, release: Any) -> Any:
+    """Returns the event of dp_accounting of all releases, from that of one."""
     from dp_accounting import dp_event  # Slow to load.
 
     sampled = dp_event.PoissonSampledDpEvent(self.sampling_probability, release)

@@ -224,7 +224,7 @@ def check_run(run: opened_runs.RecordedRun) -> None:
         ' which makes a Parquet file of the log'
       )
     folders = table_columns.partitions(os.path.abspath(shard.path))
-    if {run.log.layout.round, run.log.layout.device_id} & folders.keys():
+    if set(run.log.layout.names.values()) & folders.keys():
       raise ValueError(
         f'{shard.path}: a column of it may be in the names of its folders, which evidence does not'
         ' keep; write the log as one file'

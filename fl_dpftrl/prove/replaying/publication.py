@@ -39,7 +39,7 @@ def command(statement: statements.Statement) -> str:
     ]
     if statements.ASSUMED_ROUNDS not in statement.warnings:
       words.append(f'--num_rounds={first.num_rounds}')
-    if first.layout.round == statements.COLUMNS:
+    if statements.COLUMNS in first.layout.names.values():
       words.append(f'--columns={statements.COLUMNS}')
     if first.layout.first_round:
       words.append(f'--first_round={first.layout.first_round}')

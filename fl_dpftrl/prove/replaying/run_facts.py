@@ -5,7 +5,7 @@ import functools
 from typing import Any
 
 from fl_dpftrl.claims import run_claim
-from fl_dpftrl.logs import layouts
+from fl_dpftrl.logs import layouts, table_columns
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.participation.counts import participation_counts
 from fl_dpftrl.participation.participation import Participation
@@ -67,7 +67,7 @@ class RunFacts:
   num_rounds: int
   min_sep: int
   max_participations: int
-  layout: layouts.Layout = layouts.PLAIN
+  layout: table_columns.TableColumns = layouts.PLAIN
   unused_columns: tuple[str, ...] = ()
   claim_in_log: bool = False
   recorded: Participation | None = None

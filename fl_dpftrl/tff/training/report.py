@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl.prove.reports import privacy
+from fl_dpftrl.run import live_run
 from fl_dpftrl.run.observers import measuring, observer
 from fl_dpftrl.support import metrics
 from fl_dpftrl.support.files import durable
@@ -63,7 +64,7 @@ def write(run: loop.TrainingRun, weights: Any, history: metrics.History) -> trai
   statement = run.statement()
   (delta,) = statement.deltas
   setting = dataclasses.replace(
-    run.shown_setting(delta),
+    live_run.shown_setting(run, delta),
     run=_name(run.folder),
     burnt_rounds=run.checkpoint.burnt,
     **_counts(run, history),

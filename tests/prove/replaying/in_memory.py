@@ -18,7 +18,7 @@ def log_of_table(table, num_rounds):
   is_number = pa.types.is_integer(table.schema.field('device_id').type)
   id_type = pa.int64() if is_number else pa.large_string()
   schema = pa.schema([('round', pa.int64()), ('device_id', id_type)])
-  columns = layouts.PLAIN.columns
+  columns = layouts.PLAIN
   shard = participation_log.Shard(
     path='log',
     metadata={},

@@ -53,7 +53,7 @@ def test_a_log_that_records_nothing_leaves_all_to_whoever_replays():
 
 
 def test_rounds_of_a_recorded_run_are_not_counted_from_elsewhere():
-  log = dataclasses.replace(log_with(recorded()), layout=layouts.Layout(first_round=2))
+  log = dataclasses.replace(log_with(recorded()), layout=layouts.PLAIN._replace(first_round=2))
   assert (
     'counted from 2' in replays.replay(opened_runs.RecordedRun.of(log, BLT), delta=1e-6).void_reason
   )
