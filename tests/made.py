@@ -1,6 +1,7 @@
 """Small runs, claims and logs. A test states what matters to it; defaults are what any would do."""
 
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -69,3 +70,24 @@ def holding(folder: pathlib.Path, text: str) -> list[str]:
   """Returns the names of the files below a folder that hold a text."""
   files = [path for path in folder.rglob('*') if path.is_file()]
   return [path.name for path in files if text.encode() in path.read_bytes()]
+
+
+def copies_around(folder: pathlib.Path, steps, act) -> list[pathlib.Path]:
+  """Returns copies of a folder, beside it, from before and after each of some calls in an act."""
+  copies = []
+
+  def around(step):
+    def stepped(*args, **kwargs):
+      copies.append(shutil.copytree(folder, folder.with_name(f'at {len(copies)}')))
+      result = step(*args, **kwargs)
+      copies.append(shutil.copytree(folder, folder.with_name(f'at {len(copies)}')))
+      return result
+
+    return stepped
+
+  with pytest.MonkeyPatch.context() as patch:
+    for owner, name in steps:
+      patch.setattr(owner, name, around(getattr(owner, name)))
+    act()
+  assert len(copies) >= 6
+  return copies

@@ -186,7 +186,7 @@ def test_the_command(tmp_path, fleet, capsys):
   assert 'names, how ids are spelt is not known' in capsys.readouterr().out
 
 
-def test_a_crash_between_any_two_writes_of_forgetting(tmp_path, monkeypatch):
+def test_a_crash_between_any_two_writes_of_forgetting(tmp_path):
   """An erasure is whole or not begun: no id is erased and open, or closed and in the table."""
   base = tmp_path / 'all'
   base.mkdir()
@@ -194,28 +194,13 @@ def test_a_crash_between_any_two_writes_of_forgetting(tmp_path, monkeypatch):
     with run.round(_IDS):
       pass
   share = made.named_population(base).status()['charged_share']
-  copies = []
-
-  def around(owner, name):
-    step = getattr(owner, name)
-
-    def stepped(*args, **kwargs):
-      copies.append(tmp_path / f'at {len(copies)}')
-      shutil.copytree(base, copies[-1])
-      result = step(*args, **kwargs)
-      copies.append(tmp_path / f'at {len(copies)}')
-      shutil.copytree(base, copies[-1])
-      return result
-
-    monkeypatch.setattr(owner, name, stepped)
-
-  with monkeypatch.context():
-    around(population_ledger.PopulationLedger, 'append')
-    around(mark.MarkFile, 'write')
-    around(pseudonyms.Names, 'erase')
-    made.named_population(base).forget(['phone-1'])
-    monkeypatch.undo()
-  assert len(copies) >= 6
+  steps = (
+    (population_ledger.PopulationLedger, 'append'),
+    (mark.MarkFile, 'write'),
+    (pseudonyms.Names, 'erase'),
+  )
+  forget = lambda: made.named_population(base).forget(['phone-1'])
+  copies = made.copies_around(base, steps, forget)
   erased = set()
   for copy in copies:
     fleet = made.named_population(copy, moved=True)

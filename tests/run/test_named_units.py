@@ -190,38 +190,22 @@ def test_runs_share_the_budget_of_a_person(tmp_path, fleet):
     assert _away(round_) == {'phone-1': 'withdrawn', 'tab-7': 'withdrawn'}
 
 
-def test_a_crash_at_any_write_of_a_table_goes_on(tmp_path, monkeypatch):
+def test_a_crash_at_any_write_of_a_table_goes_on(tmp_path):
   base = tmp_path / 'all'
   base.mkdir()
   with _run(base, made.named_population(base, epsilon=4.0, delta=1e-6, unit='person')) as run:
     with run.round(_DEVICES):
       pass
   made.named_population(base).forget(['phone-1'])
-  charged, copies = _charged(made.named_population(base)), []
+  charged = _charged(made.named_population(base))
   rows = (*_ROWS, ('phone-9', 'u-dan', 1))
 
-  def around(owner, name):
-    step = getattr(owner, name)
-
-    def stepped(*args, **kwargs):
-      for each in range(2):
-        copies.append(tmp_path / f'at {len(copies)}')
-        shutil.copytree(base, copies[-1])
-        if not each:
-          result = step(*args, **kwargs)
-      return result
-
-    monkeypatch.setattr(owner, name, stepped)
-
-  with monkeypatch.context():
-    around(pseudonyms.Names, 'add')
-    around(unit_tables.UnitTable, 'save')
-    around(durable, 'sync_folder')
+  def act():
     with _run(base, made.named_population(base), rows) as run, run.round(['phone-9']):
       pass
-    monkeypatch.undo()
-  assert len(copies) >= 6
-  for copy in copies:
+
+  steps = (pseudonyms.Names, 'add'), (unit_tables.UnitTable, 'save'), (durable, 'sync_folder')
+  for copy in made.copies_around(base, steps, act):
     fleet = made.named_population(copy, moved=True)
     if fleet.status()['num_rounds'] == 1:
       assert _charged(fleet) == charged
