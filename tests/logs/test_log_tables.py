@@ -97,7 +97,6 @@ def test_a_log_is_written_round_by_round(tmp_path, path):
 def test_nothing_is_left_of_what_was_broken_off(tmp_path, path):
   with pytest.raises(IndexError):
     write_rounds(path, range(4))
-  cohort = schemas.Cohort(0, COHORTS[0], 0, 0)
   with pytest.raises(ValueError, match='num_rounds is 4, but 1'):
-    attendances.record([cohort], num_rounds=4, output=path)
+    attendances.record([schemas.Cohort(0, COHORTS[0], 0, 0)], num_rounds=4, output=path)
   assert not list(tmp_path.iterdir())

@@ -39,6 +39,9 @@ def test_files_hold_names_only(tmp_path, fleet):
       assert list(round_.device_ids) == _IDS
     assert made.holding(tmp_path, 'phone-3') == ['names.db']
   assert made.holding(tmp_path, 'phone-3') == ['names.db']
+  with fleet.names._database() as database:  # Durable, and nothing of what is deleted stays.
+    names = ('synchronous', 'trusted_schema', 'secure_delete', 'temp_store')
+    assert [database.execute(f'PRAGMA {n}').fetchone()[0] for n in names] == [3, 0, 1, 2]
 
 
 def test_a_device_keeps_its_name_and_its_charges(tmp_path, fleet):
