@@ -35,6 +35,11 @@ def extended(
   ids = [*units.device_ids.to_pylist(), *units.unit_ids.to_pylist()]
   named, size = names.named(ids), len(units)
   rows = list(zip(named[:size], named[size:], units.from_rounds.tolist()))
+  pairs = [row[:2] for row in rows if None not in row]
+  if len(set(pairs)) < len(pairs):
+    raise refusals.LogError(
+      f'{units.path}: has device and unit of an earlier row, in another spelling of a number'
+    )
   recorded: list[tuple[str, str, int]] = []
   if path.exists():
     table = unit_tables.opened(path)

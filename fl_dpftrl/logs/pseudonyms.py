@@ -31,6 +31,7 @@ LENGTH = 2 * _NAME_BYTES
 
 _MOST_VALUES = 500  # of a query
 _NUMBER = re.compile(r'([+-]?)(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+))?')
+_EITHER = re.compile('[0-9]+[eE][0-9]+')
 Id = str | int
 
 
@@ -184,7 +185,7 @@ def key(device_id: Id) -> str:
   """Returns the id as the table has it: one spelling of a number, so that no other gets a name.
 
   Hexadecimal digits such as 1e5 are read as a number too: what is erased leaves nothing by which to
-  tell, and two devices under one name are charged too much, never too little.
+  tell. Two devices under one name are charged too much, unless they are of different classes.
   """
   match = _NUMBER.fullmatch(str(device_id))
   if match is None:
@@ -204,3 +205,8 @@ def key(device_id: Id) -> str:
   else:
     number = f'0.{"0" * -power}{significant}'
   return f'-{number}' if sign == '-' else number
+
+
+def may_be_two(device_id: Id) -> bool:
+  """Returns whether an id has the name of a number, and may be hexadecimal digits, such as 1e5."""
+  return bool(_EITHER.fullmatch(str(device_id)))

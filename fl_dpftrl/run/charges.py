@@ -17,6 +17,9 @@ from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.prove.replaying import population_runs
 from fl_dpftrl.support.files import json_files
 
+HEXADECIMAL = 'reads as a number and as hexadecimal digits, like 1e5: no name keeps its class apart'
+"""Words on an id that a population with names and several classes does not take."""
+
 
 class Charges:
   """The ledger of a population with its state in memory, as runs charge their devices in it."""
@@ -138,6 +141,11 @@ class Charges:
   def reasons(self, place: int, units: np.ndarray, rows: int = 1) -> np.ndarray:
     """Returns why each unit may not have so many rows in the next round of a run; '' if it may."""
     return self._state.losses.reasons(place, units, rows)
+
+  def cannot_name(self, ids: Sequence[Any]) -> list[bool]:
+    """Returns which ids share their name with a number that may be of another class."""
+    has_classes = self.names is not None and len(self.claim.epsilons) > 1
+    return [has_classes and pseudonyms.may_be_two(each) for each in ids]
 
   def check_kind(self, units: pa.Array) -> None:
     """Raises ValueError for ids of another type than those of other runs."""

@@ -22,7 +22,7 @@ from fl_dpftrl.logs import (
 from fl_dpftrl.participation import gates
 from fl_dpftrl.participation.counts import population_losses
 from fl_dpftrl.participation.rules import per_units
-from fl_dpftrl.run import admission, shared_budgets
+from fl_dpftrl.run import admission, charges, shared_budgets
 
 
 class Reservations:
@@ -82,8 +82,12 @@ class Reservations:
         self._population.check_kind(column)
       return admission.admit(gate, column, at_most=at_most, spellings=self.spellings)
     ids = column.to_pylist()
-    closed = names.closed(ids)
-    admissible = [device_id for device_id, is_closed in zip(ids, closed) if not is_closed]
+    closed, unnamed = names.closed(ids), self._population.cannot_name(ids)
+    reasons = [
+      population_losses.WITHDRAWN if is_closed else _HEXADECIMAL if cannot else ''
+      for is_closed, cannot in zip(closed, unnamed)
+    ]
+    admissible = [device_id for device_id, reason in zip(ids, reasons) if not reason]
     keys = list(map(pseudonyms.key, admissible))
     new_names = dict(zip(keys, pseudonyms.new_names(len(keys))))
     candidates = [
@@ -91,13 +95,13 @@ class Reservations:
     ]
     ids_by_name = dict[Any, Any](zip(candidates[::-1], admissible[::-1]))  # The first one counts.
     if isinstance(gate, per_units.UnitGate):
-      gate.owned(np.array(candidates, object), np.flatnonzero(~np.array(closed, bool)))
+      gate.owned(np.array(candidates, object), np.flatnonzero(np.array(reasons) == ''))
     admitted = admission.admit(gate, pa.array(candidates, pa.string()), at_most=at_most)
     by_device: Any = PopulationGate(gate, self._reasons)  # Whoever owns it.
     turned_away = [
-      admission.TurnedAway(device_id, population_losses.WITHDRAWN, -1, 0, by_device)
-      for device_id, is_closed in zip(ids, closed)
-      if is_closed
+      admission.TurnedAway(device_id, reason, -1, 0, by_device)
+      for device_id, reason in zip(ids, reasons)
+      if reason
     ]
     turned_away += [
       device._replace(device_id=ids_by_name[device.device_id]) for device in admitted.turned_away
@@ -120,6 +124,10 @@ class Reservations:
     names, path = self._population.names, self._log.path.with_name(unit_tables.NAME)
     if names is None:
       return units
+    for ids in (units.device_ids, units.unit_ids):
+      if True in (unnamed := self._population.cannot_name(ids.to_pylist())):
+        row = unnamed.index(True) + 1
+        raise refusals.LogError(f'{units.path}, row {row}: an id {charges.HEXADECIMAL}')
     return named_units.extended(names, units, path, self._log.num_rounds)
 
   @property
@@ -204,7 +212,9 @@ class PopulationGate(gates.Gate):
     return _SENTENCES.get(reason) or self._gate.sentence(reason, last_round, participations)
 
 
+_HEXADECIMAL = 'hexadecimal'
 _SENTENCES = {
+  _HEXADECIMAL: charges.HEXADECIMAL,
   population_losses.SPENT: 'would pass its budget over all runs: a later round may not',
   population_losses.LIFE: 'has no budget for any further round of any run like this one',
   population_losses.CLASS: 'has no class, and the population has no default one',

@@ -148,6 +148,8 @@ class Population(charges.Charges):
     column = id_columns.column(units, 'units')
     if not len(column):
       return
+    if any(self.cannot_name(column.to_pylist())):
+      raise ValueError(f'units: one {charges.HEXADECIMAL}')
     with self.exclusive():
       if self.names is not None:
         column = pa.array(filter(None, self.names.named(column.to_pylist())), pa.string())

@@ -187,6 +187,10 @@ LINES = [
     (f'simulate {_SAMPLED}=poisson {flag}', f'{flag} conflicts with')
     for flag in ('--timer_rounds=2', '--scenario=scenario.json')
   ),
+  *(
+    (f'audit absent --delta=1e-6 --{name}=3', f'--{name} does not go with absent')
+    for name in ('clip_norm', 'min_sep', 'max_participations', 'num_draws', 'seed')
+  ),
   ('simulate --scenario=broken.json', '--scenario=broken.json is no scenario file'),
   ('simulate --scenario=absent.json', 'absent.json: No such file'),
 ]

@@ -265,6 +265,18 @@ def test_two_spellings_in_several_runs_draw_on_one_budget(tmp_path, fleet):
   assert 3.8 < one.epsilon() <= 4.0
 
 
+def test_an_id_that_may_be_hexadecimal_has_no_class_of_a_number(tmp_path):
+  budgets = dict(epsilon={'strict': 1.0, 'loose': 4.0}, default='strict', delta=1e-6)
+  fleet = made.named_population(tmp_path, **budgets)
+  with pytest.raises(ValueError, match='units: one reads as a number and as hexadecimal digits'):
+    fleet.classify(['abc', '1e3'], 'loose')
+  fleet.classify(['1000'], 'loose')
+  with _run(tmp_path, fleet) as run, run.round(['1e3', 'abc', '1000']) as round_:
+    assert round_.device_ids.tolist() == ['abc', '1000']
+    (away,) = round_.turned_away
+  assert 'reads as a number and as hexadecimal digits' in str(away)
+
+
 def test_split_pages_of_the_table_keep_no_copy_of_an_erased_id(tmp_path):
   """SQLite overwrites an entry that it deletes, but not the copies that moved entries left."""
   names = pseudonyms.Names(tmp_path / 'names' / 'names.db', tmp_path / 'salt', is_new=True)

@@ -213,3 +213,19 @@ def test_a_crash_at_any_write_of_a_table_goes_on(tmp_path):
       assert round_.device_ids.tolist() == ['phone-9', 'phone-2']
     assert _statement(copy)['num_devices'] == 4
     assert not made.holding(copy, 'phone-1')
+
+
+def test_rows_of_one_device_in_two_spellings_are_refused(tmp_path, fleet):
+  rows = [('tab', 'u-ada', 0), ('100000', 'u-ada', 0), ('1e5', 'u-ada', 0)]
+  with pytest.raises(
+    refusals.LogError, match='owners: has device and unit of an earlier row, in a'
+  ):
+    _run(tmp_path, fleet, rows)
+
+
+def test_hexadecimal_ids_of_people_of_several_classes_are_refused(tmp_path):
+  budgets = dict(epsilon={'strict': 1.0, 'loose': 4.0}, default='strict', delta=1e-6)
+  fleet = made.named_population(tmp_path, unit='person', **budgets)
+  for row in (('1e3', 'u-ada', 0), ('phone', '1e3', 0)):
+    with pytest.raises(refusals.LogError, match='owners, row 2: an id reads as a number and as he'):
+      _run(tmp_path, fleet, [('tab', 'u-bob', 0), row])

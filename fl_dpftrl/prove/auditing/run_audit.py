@@ -179,23 +179,24 @@ def audit_run(run: str | os.PathLike[str], *, delta: float) -> RunAudit:
   whiten = functools.partial(scipy.linalg.solve_triangular, factor, lower=True)
   scale = min(1.0, claim.canaries.norm) / run_claim.update_noise_multiplier(claim)
   # Rounds of each canary, by the log.
-  participations = np.zeros((num_rounds, records.size), np.int8)
+  participations = np.zeros((num_rounds, number), np.int8)
   for table in opened.log.tables():
     places = pc.index_in(table.column('device_id'), value_set=opened.canary_ids)
     turns = table.column('round').filter(pc.is_valid(places))
     participations[turns.to_numpy(), places.drop_null().to_numpy()] = 1
-  squares, products, norms = np.zeros(len(rounds)), *np.zeros((2, records.size))
+  squares, products, norms = np.zeros(len(rounds)), *np.zeros((2, number))
   for first in range(0, records.size, _BLOCK):
     part = slice(first, first + _BLOCK)
     released = whiten(records.releases(rounds, part))
-    weights = scale * whiten(participations[rounds, part])
     squares += np.square(released).sum(axis=1)
-    products[part] = (weights * released).sum(axis=0)
-    norms[part] = np.square(weights).sum(axis=0)
+    if first < number:
+      weights = scale * whiten(participations[rounds, part])
+      products[part] = (weights * released[:, : weights.shape[1]]).sum(axis=0)
+      norms[part] = np.square(weights).sum(axis=0)
   squares *= (np.diag(factor) / np.diag(fresh)[rounds]) ** 2
   limit, energy = _noise(squares * (1.0 + _STORED), records.size)
-  signal, signal_error, variance = _signal(products[:number], norms[:number], records.coins)
-  ratios = products[:number] - 0.5 * norms[:number]
+  signal, signal_error, variance = _signal(products, norms, records.coins)
+  ratios = products - 0.5 * norms
   num_guesses = guesses.number_of(number)
   chosen = np.argsort(-np.abs(ratios), kind='stable')[:num_guesses]
   correct = int(((ratios > 0.0) == records.coins)[chosen].sum())
