@@ -10,7 +10,7 @@ import numpy as np
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.mechanisms import base, sensitivities
-from fl_dpftrl.participation import promised
+from fl_dpftrl.participation import gates, promised
 from fl_dpftrl.participation.counts import seen
 from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import sampling
@@ -25,20 +25,20 @@ Rounds = tuple[int, ...]
 Allowed = Callable[[Rounds, np.ndarray], bool]
 
 
-class OnceGate:
+class OnceGate(gates.Gate):
   def __init__(self):
     self.clear()
 
   def clear(self):
     self.seen = seen.Seen()
 
-  def reasons(self, device_ids):
+  def reasons(self, device_ids, rows=1):
     return np.where(self.seen.of(device_ids)[1] > 0, 'once', '')
 
   def sentence(self, reason, last_round, participations):
     return f'took part in round {last_round}, and once is all'
 
-  def record(self, device_ids):
+  def record(self, device_ids, rows=None):
     self.seen.add(device_ids)
 
 

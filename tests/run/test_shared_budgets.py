@@ -18,7 +18,7 @@ from fl_dpftrl.logs import ledgers, population_ledger, refusals, unit_tables
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.run import shared_budgets
 from fl_dpftrl.support.files import mark
-from tests import made, pages
+from tests import every_participation, made, pages
 
 _IDS = [f'd{i}' for i in range(6)]
 _BLT = dpftrl.load_strategy('blt-b100')
@@ -154,6 +154,16 @@ def test_classes(tmp_path):
   assert times['d2'] <= mu['minor'] ** 2 < times['d2'] + 1 / 25
   with pytest.raises(ValueError, match='name must be a class'):
     fleet.classify(['d9'], 'elder')
+
+
+def test_a_participation_of_a_users_own_draws_on_the_population(tmp_path, fleet):
+  claim = made.claim('identity', noise_multiplier=8.0, participation=every_participation.Once(5))
+  with dpftrl.Run(tmp_path / 'run', claim, population=fleet) as run:
+    for t in range(3):
+      with run.round(['a', str(t)]) as round_:
+        assert round_.device_ids.tolist() == (['a', '0'] if t == 0 else [str(t)])
+    assert run.status().devices_with_budget is None
+  assert fleet.status()['charged_share'] == pytest.approx(1.0 / 8.0 / fleet.claim.mu('everybody'))
 
 
 def test_who_withdraws_is_turned_away_in_every_run(tmp_path, fleet):
