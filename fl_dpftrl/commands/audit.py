@@ -25,30 +25,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add(parser, 'noise_multiplier', help=words)
   flags.add(parser, 'delta')
   add = parser.add_argument
-  add('--clip_norm', type=float, help='claimed clip norm (default: 1)')
+  add('--clip_norm', type=float, default=1.0, help='claimed clip norm (default: 1)')
   flags.add_schema(parser, required=False)
-  add('--num_draws', type=int, help='noise samples per round (default: 50000)')
+  add('--num_draws', type=int, default=50_000, help='noise samples per round (default: 50000)')
   add('--seed', type=int, help='number that makes the audit repeatable; default: fresh randomness')
 
 
 def run(args: argparse.Namespace) -> Result:
   """Runs the audit of the flags, or of a run."""
-  needed = 'strategy', 'noise_multiplier', 'num_rounds'
-  options = 'clip_norm', 'num_draws', 'seed'
-  for name in (*needed, *options, 'min_sep', 'max_participations', 'separation'):
-    if args.run and getattr(args, name) is not None:
+  needed = dict.fromkeys(('strategy', 'noise_multiplier', 'num_rounds'))
+  others = dict.fromkeys(('min_sep', 'max_participations', 'separation', 'seed'))
+  for name, default in {**needed, **others, 'clip_norm': 1.0, 'num_draws': 50_000}.items():
+    if args.run and getattr(args, name) != default:
       raise ValueError(f'--{name} does not go with {args.run}: the folder of a run states it')
     if not args.run and name in needed and getattr(args, name) is None:
       raise ValueError(f'--{name} is needed, or the folder of a run with canaries')
   if args.run:
     return run_audit.audit_run(args.run, delta=args.delta)
-  values = {name: getattr(args, name) for name in options}
   return auditing.audit(
     files.load_strategy(args.strategy),
     flags.schema(args),
     noise_multiplier=args.noise_multiplier,
+    clip_norm=args.clip_norm,
     delta=args.delta,
-    **{name: value for name, value in values.items() if value is not None},
+    num_draws=args.num_draws,
+    seed=args.seed,
   )
 
 
