@@ -42,6 +42,15 @@ def failed(found):
   return {check.name for check in found.checks if not check.passed}
 
 
+def judged(subject, expected, *others):
+  """Returns an audit with such failed checks: noise from no seed fails one more in 1 of 1,000."""
+  for _ in range(2):
+    if failed(found := audit(subject, *others)) == expected:
+      break
+  assert failed(found) == expected
+  return found
+
+
 def correlated(cls=factories.CorrelatedNoiseFactory, **options):
   plain = {'noise_multiplier': MULTIPLIER, 'clip_norm': CLIP, 'report_goal': GOAL}
   return cls(BANDED, **{**plain, **options})
@@ -107,8 +116,7 @@ class Table(tff.aggregators.UnweightedAggregationFactory):
 
 @pytest.mark.slow
 def test_our_aggregator_passes():
-  found = audit(correlated(zeroing_norm=0.2))
-  assert failed(found) == set()
+  found = judged(correlated(zeroing_norm=0.2), set())
   statistics = {check.name: check.statistic for check in found.checks}
   assert statistics['clipping'] == pytest.approx(1.0, abs=0.05)
   assert found.subject == 'CorrelatedNoiseFactory, in process'
@@ -120,8 +128,7 @@ def test_tree_aggregation_of_tff_has_the_noise_of_a_tree():
   tree = tff.aggregators.DifferentiallyPrivateFactory.tree_aggregation
   made = tree(MULTIPLIER, float(GOAL), CLIP, specs)
   value_type = tff.to_type([tff.TensorType(np.float32, spec.shape) for spec in specs])
-  found = audit(made.create(value_type), tree_online.TreeOnline())
-  assert failed(found) == FLOAT
+  judged(made.create(value_type), FLOAT, tree_online.TreeOnline())
 
 
 @pytest.mark.slow
@@ -156,4 +163,4 @@ def test_other_aggregators_are_refused(aggregator, words):
 
 @pytest.mark.slow
 def test_a_small_tensor_with_noise_passes():
-  assert failed(audit(Table().create(SMALL))) == FLOAT
+  judged(Table().create(SMALL), FLOAT)
