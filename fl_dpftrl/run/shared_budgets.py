@@ -138,18 +138,22 @@ class Population(charges.Charges):
     """
     if self.names is None:
       raise ValueError('units: the population has no names, so its logs hold ids')
-    column = id_columns.column(units, 'units')
+    column = self._column(units)
     with self.exclusive():
       num_erased = self.names.erase(column.to_pylist())
       self._append(population_ledger.ERASED, {'changes': self.names.changes})
     return num_erased
 
-  def _append_units(self, kind: str, units: id_columns.Ids, content: dict[str, Any]) -> None:
+  def _column(self, units: id_columns.Ids) -> pa.Array:
     column = id_columns.column(units, 'units')
-    if not len(column):
-      return
     if any(self.cannot_name(column.to_pylist())):
       raise ValueError(f'units: one {charges.HEXADECIMAL}')
+    return column
+
+  def _append_units(self, kind: str, units: id_columns.Ids, content: dict[str, Any]) -> None:
+    column = self._column(units)
+    if not len(column):
+      return
     with self.exclusive():
       if self.names is not None:
         column = pa.array(filter(None, self.names.named(column.to_pylist())), pa.string())

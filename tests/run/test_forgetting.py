@@ -268,8 +268,9 @@ def test_two_spellings_in_several_runs_draw_on_one_budget(tmp_path, fleet):
 def test_an_id_that_may_be_hexadecimal_has_no_class_of_a_number(tmp_path):
   budgets = dict(epsilon={'strict': 1.0, 'loose': 4.0}, default='strict', delta=1e-6)
   fleet = made.named_population(tmp_path, **budgets)
-  with pytest.raises(ValueError, match='units: one reads as a number and as hexadecimal digits'):
-    fleet.classify(['abc', '1e3'], 'loose')
+  for change in (lambda ids: fleet.classify(ids, 'loose'), fleet.withdraw, fleet.forget):
+    with pytest.raises(ValueError, match='units: one reads as a number and as hexadecimal digits'):
+      change(['abc', '1e3'])
   fleet.classify(['1000'], 'loose')
   with _run(tmp_path, fleet) as run, run.round(['1e3', 'abc', '1000']) as round_:
     assert round_.device_ids.tolist() == ['abc', '1000']
