@@ -262,9 +262,11 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
   def release(self) -> None:
     """Lets another process open the ledger, without writing the file."""
     try:
-      if self._database is not None:
-        _close(os.getpid(), self._database)
-      self._database = None
+      try:
+        if self._database is not None:
+          _close(os.getpid(), self._database)
+      finally:  # An interrupt may come once it is closed.
+        self._database = None
       if self.mark is not None:
         self.mark.drop()
     finally:

@@ -128,6 +128,25 @@ except sqlite3.OperationalError as error:
   assert files.rows(path) == [*ROWS, (4, 'z')]
 
 
+def test_an_interrupt_once_the_database_is_closed_leaves_a_log_that_closes(tmp_path, monkeypatch):
+  path, close = tmp_path / 'participation.parquet', ledgers._close
+
+  def interrupted(*arguments):
+    close(*arguments)
+    raise KeyboardInterrupt
+
+  log = ledgers.LogWriter(path)
+  log.append(0, ['a'], 5)
+  with monkeypatch.context() as patch:
+    patch.setattr(ledgers, '_close', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      log.close()
+  log.close()
+  assert path.exists()
+  with ledgers.LogWriter(path) as log:
+    assert log.num_rounds == 1
+
+
 def test_a_fork_neither_appends_nor_closes(path):
   log = write(path)
   for call in (lambda: log.append(4, ['b'], 1), log.close):
