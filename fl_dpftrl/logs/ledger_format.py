@@ -187,10 +187,8 @@ def read(
     raise refusals.LogError(f'{path}: is of another run than {marked} beside it; put its own back')
   t, first, head, kinds = -1, 0, START, set[str]()
   units: list[tuple[int, str]] = []
-  rows = database.execute(
-    'SELECT round, first, second, num_devices, kind, ids, chain FROM rounds ORDER BY round'
-  )
-  for due, row in enumerate(rows):
+  query = 'SELECT round, first, second, num_devices, kind, ids, chain FROM rounds ORDER BY round'
+  for due, row in enumerate(database.execute(query)):  # In no variable, as errors keep those.
     t, first, _, num_devices, kind, text, chain = row
     if tuple(map(type, row)) != (int, int, int, int, str, str, bytes) or (
       (t, num_devices) != (due, text.count('\n') + 1 if text else 0)

@@ -19,7 +19,7 @@ import pathlib
 import secrets
 import sqlite3
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -133,7 +133,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
         pending, database = self._pending, self._database
         if pending is not None and database is not None and not database.in_transaction:
           query = 'SELECT 1 FROM rounds WHERE round = ?'
-          self._last = pending if list(self._rows(query, pending.num_rounds - 1)) else self._last
+          self._last = pending if self._rows(query, pending.num_rounds - 1) else self._last
           self._pending = None
     return self._last
 
@@ -278,9 +278,11 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     columns = log_tables.with_timestamps(
       pa.int64() if ledger_format.NUMBERS in state.kinds else pa.string()
     )
-    query = 'SELECT round, second, kind, ids FROM rounds WHERE num_devices ORDER BY round'
+    query = 'SELECT round, second, kind, ids FROM rounds WHERE round = ? AND num_devices'
     rounds = (
-      (t, second, ledger_format.ids_of(kind, text)) for t, second, kind, text in self._rows(query)
+      (t, second, ledger_format.ids_of(kind, text))
+      for due in range(state.num_rounds)
+      for t, second, kind, text in self._rows(query, due)
     )
     log_tables.write_rounds(self.path, columns, state.metadata(), rounds)
 
@@ -368,9 +370,9 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       with contextlib.suppress(sqlite3.Error):
         database.rollback()
 
-  def _rows(self, query: str, *values: int) -> Iterator[tuple]:
+  def _rows(self, query: str, *values: int) -> list[tuple]:
     with databases.in_one_line(self._file):
-      yield from self._opened().execute(query, values)
+      return self._opened().execute(query, values).fetchall()  # Half read, it would keep the lock.
 
 
 def _close(process: int, database: sqlite3.Connection) -> None:

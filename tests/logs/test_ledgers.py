@@ -1,5 +1,6 @@
 """A ledger: rounds that were begun survive, whatever happens to the rest."""
 
+import contextlib
 import dataclasses
 import errno
 import fcntl
@@ -145,6 +146,35 @@ def test_an_interrupt_once_the_database_is_closed_leaves_a_log_that_closes(tmp_p
   assert path.exists()
   with ledgers.LogWriter(path) as log:
     assert log.num_rounds == 1
+
+
+def test_an_interrupt_that_somebody_keeps_leaves_a_log_that_closes(path, monkeypatch):
+  log, ids_of, left = write(path), ledger_format.ids_of, [True, False]
+
+  def interrupted(kind, text):
+    if not left.pop():
+      return ids_of(kind, text)
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(ledger_format, 'ids_of', interrupted)
+    with pytest.raises(KeyboardInterrupt) as kept:  # With all variables of its functions.
+      log.close()
+  log.close()
+  assert files.rows(path) == ROWS and kept.value is not None and left == []
+
+
+def test_a_ledger_that_was_damaged_opens_once_a_copy_is_back(tmp_path, path):
+  write(path).close()
+  own, copy = ledger_format.path_of(path), tmp_path / 'copy'
+  shutil.copy(own, copy)
+  with contextlib.closing(sqlite3.connect(own)) as database, database:
+    database.execute("UPDATE rounds SET ids = 'zz' WHERE round = 0")
+  with pytest.raises(refusals.LogError, match='round 0 is damaged') as kept:
+    opened(path)
+  shutil.copyfile(copy, own)
+  with opened(path) as log:
+    assert log.num_rounds == len(COHORTS) and kept.value is not None
 
 
 def test_a_fork_neither_appends_nor_closes(path):
