@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import stat
 
 import numpy as np
@@ -373,6 +374,21 @@ def test_a_run_that_cannot_add_canaries_is_refused(change, num_coordinates, word
     dpftrl.Run(
       tmp_path / 'run', dataclasses.replace(CLAIM, **change), num_coordinates=num_coordinates
     )
+
+
+def test_a_loop_does_not_go_on_with_an_older_log(tmp_path):
+  folder, older = tmp_path / 'run', tmp_path / 'older'
+  for t in range(3):
+    with dpftrl.Run(folder, CLAIM, num_coordinates=9) as run:
+      with run.round(['ab'[t % 2]]) as round_:
+        if t == 2:  # The rounds before it have no releases.
+          round_.released(noised_sum=np.ones(9))
+    if t == 1:
+      shutil.copytree(folder, older)
+  for name in ('.parquet', '.ledger', '.mark'):
+    shutil.copyfile(older / f'participation{name}', folder / f'participation{name}')
+  with pytest.raises(mark.LostStateError, match='has 2 rounds, and canaries the release of round 2'):
+    dpftrl.Run(folder, CLAIM, num_coordinates=9)
 
 
 def test_a_run_without_canaries_has_no_updates_of_theirs(tmp_path):

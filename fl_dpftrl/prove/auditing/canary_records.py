@@ -41,7 +41,7 @@ class CanaryRecords:
     claim: run_claim.Claim,
     run: str,
     num_coordinates: int | None = None,
-    num_rounds: int = 1,
+    num_rounds: int | None = None,
   ):
     """Opens the folder, or makes it for a run without rounds.
 
@@ -50,11 +50,12 @@ class CanaryRecords:
       claim: its claim, which has canaries.
       run: random identity of the run, in hexadecimal.
       num_coordinates: coordinates of an update; None for those that are stored.
-      num_rounds: rounds that were begun.
+      num_rounds: rounds that were begun, if further ones will be.
 
     Raises:
       ValueError: for more canaries than directions, and the secret of another run or model.
-      LostStateError: for a secret that is gone or damaged, whose canaries cannot go on.
+      LostStateError: for a secret that is gone or damaged, whose canaries cannot go on, and for
+        releases of rounds that were not begun.
     """
     canaries: Any = claim.canaries
     self._folder, self._norm = folder / NAME, canaries.norm
@@ -62,7 +63,13 @@ class CanaryRecords:
     path = self._folder / 'secret.json'
     if num_coordinates is not None:
       _num_directions(num_coordinates, canaries.number)
-    if not (num_rounds or _is_of(path, run, num_coordinates)):
+    last_release = max(released_rounds(folder), default=-1)
+    if num_rounds is not None and last_release >= num_rounds:
+      raise mark.LostStateError(
+        f'{folder} has {num_rounds} rounds, and {NAME} the release of round {last_release}: put the'
+        ' newest log, ledger and mark back'
+      )
+    if num_rounds == 0 and not _is_of(path, run, num_coordinates):
       self._folder.mkdir(mode=0o700, exist_ok=True)
       seed = normals.system_seed().hex()
       durable.write(path, {'seed': seed, 'run': run, 'num_coordinates': num_coordinates})
