@@ -13,6 +13,7 @@ EXAMPLE = (
   ' --num_rounds=32 --min_sep=8 --seed=1'
 )
 
+_DEFAULTS = {'clip_norm': 1.0, 'num_draws': 50_000}
 
 Result = auditing.Audit | run_audit.RunAudit
 
@@ -25,17 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add(parser, 'noise_multiplier', help=words)
   flags.add(parser, 'delta')
   add = parser.add_argument
-  add('--clip_norm', type=float, default=1.0, help='claimed clip norm (default: 1)')
+  add('--clip_norm', type=float, help='claimed clip norm (default: 1)')
   flags.add_schema(parser, required=False)
-  add('--num_draws', type=int, default=50_000, help='noise samples per round (default: 50000)')
+  add('--num_draws', type=int, help='noise samples per round (default: 50000)')
   add('--seed', type=int, help='number that makes the audit repeatable; default: fresh randomness')
+  parser.set_defaults(**_DEFAULTS)
 
 
 def run(args: argparse.Namespace) -> Result:
   """Runs the audit of the flags, or of a run."""
   needed = dict.fromkeys(('strategy', 'noise_multiplier', 'num_rounds'))
   others = dict.fromkeys(('min_sep', 'max_participations', 'separation', 'seed'))
-  for name, default in {**needed, **others, 'clip_norm': 1.0, 'num_draws': 50_000}.items():
+  for name, default in {**needed, **others, **_DEFAULTS}.items():
     if args.run and getattr(args, name) != default:
       raise ValueError(f'--{name} does not go with {args.run}: the folder of a run states it')
     if not args.run and name in needed and getattr(args, name) is None:

@@ -36,7 +36,10 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     exact_metrics: names of measurements that depend on clients without noise.
     setting: what a report says beyond the log.
     guard: admits devices, and keeps log and budget.
+    identity: random name of the run, as its log has it; None before the folder is open.
   """
+
+  identity: str | None = None
 
   def __init__(
     self,
@@ -96,11 +99,11 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     self.claim, self._turns = self.guard.claim, live_round.Turns(self.folder, watching)
     self._is_ended = False  # For observers.
     try:
-      identity, begun = self.guard.log.run, self.next_round
-      self.claim.save(self.folder, identity, begun=begun > 0)
+      self.identity, begun = self.guard.log.run, self.next_round
+      self.claim.save(self.folder, self.identity, begun=begun > 0)
       self._records: canary_records.CanaryRecords | None = None
       if claim.canaries is not None:
-        facts = self.folder, claim, identity, num_coordinates, begun
+        facts = self.folder, claim, self.identity, num_coordinates, begun
         self._records = canary_records.CanaryRecords(*facts)
     except BaseException:
       self.guard.log.release()
@@ -114,11 +117,6 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
       self.close()
     finally:
       self.guard.log.release()  # If an interrupt kept `close` from it.
-
-  @property
-  def identity(self) -> str | None:
-    """Random name of the run, as its log has it; None before the folder is open."""
-    return self.guard.log.run if hasattr(self, 'guard') else None
 
   @property
   def is_drawn(self) -> bool:
