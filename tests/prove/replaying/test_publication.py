@@ -145,12 +145,12 @@ def test_a_new_field_is_not_published_by_itself():
   assert MARK in privacy.report(whole, setting)
 
 
-def repeated(text, path, capsys, columns=''):
+def repeated(text, path, capsys, columns='', missing=''):
   """Runs the command on a published page; returns it, and its result."""
   capsys.readouterr()
   command = html.unescape(re.search('<pre>(fl-dpftrl replay.*?)</pre>', text).group(1))
   files = {'--log=LOG': f'--log={path}', '--strategy=STRATEGY': '--strategy=identity'}
-  files['--columns=COLUMNS'] = columns
+  files |= {'--columns=COLUMNS': columns, '--missing=MARKS': missing}
   main.main([*(files.get(word, word) for word in shlex.split(command)[1:]), '--json'])
   return command, json.loads(capsys.readouterr().out)
 
@@ -169,10 +169,10 @@ def test_the_published_command_takes_logs_of_other_systems(tmp_path, capsys):
   path = tmp_path / 'log.csv'
   lines = [f'{r + 1},{d}' for r, d in ROWS]
   path.write_text('\n'.join([f'{MARK},who', *lines, '']))
-  columns = f'--columns=round={MARK},device_id=who'
-  text, statement = published(path, tmp_path, columns, '--first_round=1')
+  own = f'--columns=round={MARK},device_id=who', f'--missing={MARK}-none,null'
+  text, statement = published(path, tmp_path, *own, '--first_round=1')
   assert MARK not in text
-  command, result = repeated(text, path, capsys, columns)
+  command, result = repeated(text, path, capsys, *own)
   # The number of rounds was taken from the log, which is then to say it again.
   assert '--num_rounds' not in command and '--first_round=1' in command
   assert result['worst_case'] == statement['worst_case'] and result['num_rounds_assumed']
