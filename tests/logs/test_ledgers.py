@@ -21,7 +21,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.logs import keys, ledger_format, ledgers, log_tables, participation_log, refusals
+from fl_dpftrl.logs import (
+  databases,
+  keys,
+  ledger_format,
+  ledgers,
+  log_tables,
+  participation_log,
+  refusals,
+)
 from fl_dpftrl.participation.accounting import arithmetics
 from fl_dpftrl.support.files import mark
 from tests import forks, made
@@ -508,6 +516,11 @@ def test_any_flipped_bit_is_refused_or_harmless(path):
         refused += 1
     file.unlink()
   assert refused > 30
+
+
+def test_a_database_that_keeps_no_journal_is_refused():
+  with pytest.raises(OSError, match='no journal of mode wal can be kept there'):
+    databases.connected(pathlib.Path(':memory:'), journal='wal')
 
 
 def test_a_log_that_was_killed_as_it_closed_leaves_nothing_for_ever(tmp_path, path):

@@ -1,8 +1,10 @@
 """Statements over all runs of a population, by its ledger and by the folders of its runs."""
 
+import contextlib
 import json
 import pathlib
 import shutil
+import sqlite3
 
 import numpy as np
 import pytest
@@ -39,6 +41,18 @@ def folder(tmp_path) -> pathlib.Path:
       _rounds(two, 2, _IDS[:3])
       _rounds(one, 2, _IDS[2:])
   return tmp_path / 'fleet'
+
+
+def test_a_write_that_a_crash_cut_short_is_undone_in_the_copy_that_is_read(folder):
+  path, before = folder / population_ledger.NAME, population_ledger.read(folder)
+  journal, kept = path.with_name(f'{path.name}-journal'), folder / 'kept'
+  with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+    database.execute('BEGIN')
+    database.execute("UPDATE records SET content = ''")
+    kept.hardlink_to(journal)
+    database.execute('COMMIT')
+  kept.rename(journal)  # As if the process had ended just before it deletes its journal.
+  assert population_ledger.read(folder) == before and journal.exists()
 
 
 def test_one_statement_over_all_runs(tmp_path, folder):
