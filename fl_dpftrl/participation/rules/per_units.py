@@ -117,7 +117,7 @@ class PerUnit(promised.Promised):
   def wrong(self, strategy: base.Strategy, rounds: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Returns the participations that are wrong, or one too many in a round."""
     places = np.arange(rounds.size)
-    again = np.append(False, (np.diff(rounds) == 0) & (np.diff(starts) == 0))
+    again = (np.diff(rounds, prepend=-1) == 0) & (np.diff(starts, prepend=-1) == 0)
     firsts = np.maximum.accumulate(np.where(again, 0, places))
     wrong = places - firsts >= self.max_rows
     if self.charges_rows:

@@ -167,8 +167,12 @@ def test_people(tmp_path):
     tmp_path / 'run1', _claim(participation=schema), population=fleet, units=units
   ) as run:
     _rounds(run, 3, ['a1', 'a2', 'b1'])
+  with dpftrl.Run(
+    tmp_path / 'run2', _claim(participation=schema), population=fleet, units=units
+  ) as run:
+    _rounds(run, 1, [])  # Nobody is in any of its rounds.
   statement = dpftrl.replay(population_runs.opened(tmp_path / 'fleet', [units]), delta=1e-6)
-  assert statement.unit == 'person' and statement.num_devices == 2
+  assert statement.unit == 'person' and statement.num_devices == 2 and statement.num_rounds == 4
   assert statement.declared.holds and statement.observed.mu < statement.declared.guarantee.mu
 
 
