@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from fl_dpftrl.support.text import messages
 
 _WHOLE = r'^[+-]?[0-9]+$'
-# Texts of floats. Those like 1e5 may be hexadecimal, and are numbers where all ids are.
-_FLOAT = r'^[+-]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?[0-9]+[eE][+-][0-9]+$'
+# Texts of floats, as only they have -0. Those like 1e5 may be hexadecimal, and are numbers where
+# all ids are.
+_FLOAT = r'^[+-]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?[0-9]+[eE][+-][0-9]+$|^-0+$'
 _EITHER = r'^[0-9]+[eE][0-9]+$'
 _OTHER, _IS_WHOLE, _IS_FLOAT, _IS_EITHER, _IS_CANARY = range(5)
 _BLOCK = 1 << 15  # ids, of which there is a copy at a time

@@ -30,7 +30,9 @@ def is_read(folder):
   return True
 
 
-@pytest.mark.parametrize('first, second', [('0012345', '12345'), ('7', '+7'), ('12', '7.0')])
+@pytest.mark.parametrize(
+  'first, second', [('0012345', '12345'), ('7', '+7'), ('12', '7.0'), ('0', '-0'), ('00', '-00')]
+)
 def test_a_candidate_in_another_spelling_is_turned_away_also_after_a_restart(
   tmp_path, first, second
 ):
