@@ -69,7 +69,7 @@ def listed(statement: Statement) -> list[Assumption]:
     sentence = 'observed: each device took part in the rounds that the log lists for it'
     result.append(Assumption(LOG, sentence, 'observed'))
   if planned:
-    result += _planned(runs, planned, statement.adjacency)
+    result += _planned(runs, planned, statement.adjacency, group_size)
   for start, reason in (
     ('NOTHING IS GUARANTEED', statement.worst_case.void_reason),
     ('THE GUARANTEE IS VOID', statement.void_reason),
@@ -178,7 +178,7 @@ def _of_releases(statement: Statement) -> list[Assumption]:
 
 
 def _planned(
-  runs: Sequence[run_facts.RunFacts], planned: statement_parts.Planned, adjacency: str
+  runs: Sequence[run_facts.RunFacts], planned: statement_parts.Planned, *terms: Any
 ) -> list[Assumption]:
   whole = planned.participation
   every = [whole] if len(runs) == 1 else [run.claim.answers for run in runs]
@@ -187,7 +187,7 @@ def _planned(
     every, recorded = [whole], {'': True}
   result = list[Assumption]()
   for suffix, participation in zip(recorded, every):
-    first, *others = participation_sentences.assumptions(participation, adjacency)
+    first, *others = participation_sentences.assumptions(participation, *terms)
     result.append(Assumption(OPERATOR if whole.is_secret else LOG, first + suffix, planned.name))
     result += [Assumption(OPERATOR, sentence + suffix, planned.name) for sentence in others]
   group = LOG if all(recorded.values()) and not whole.is_drawn else OPERATOR

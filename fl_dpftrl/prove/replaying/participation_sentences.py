@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from fl_dpftrl.participation import drawn
+from fl_dpftrl.participation.accounting import adjacencies
 from fl_dpftrl.participation.participation import Participation
 from fl_dpftrl.participation.rules import loss_budgets, per_units, population_budgets, separations
 from fl_dpftrl.support.text import roundings
@@ -62,7 +63,7 @@ def warning(participation: Participation, reason: str | None) -> str:
   return f'THE DECLARED SCHEMA DOES NOT HOLD: {reason}; the declared figures are void'
 
 
-def assumptions(participation: Participation, adjacency: str) -> list[str]:
+def assumptions(participation: Participation, adjacency: str, group_size: int) -> list[str]:
   """Returns what its part of a statement assumes."""
   sentences = [participation.assumption]
   if isinstance(participation, drawn.Secret):
@@ -76,13 +77,14 @@ def assumptions(participation: Participation, adjacency: str) -> list[str]:
       ' protected'
     )
   elif isinstance(participation, population_budgets.PopulationBudget):
-    sentences += _of_budgets(participation)
+    sentences += _of_budgets(participation, (adjacency, group_size) == (adjacencies.ZERO_OUT, 1))
   return [f'{part(participation)}: {sentence}' for sentence in sentences]
 
 
-def _of_budgets(budget: population_budgets.PopulationBudget) -> list[str]:
-  """Returns the figures of classes, and what the budgets of a population assume."""
+def _of_budgets(budget: population_budgets.PopulationBudget, is_plain: bool) -> list[str]:
+  """Returns the figures of classes, which are of zero-out of one unit, and what budgets assume."""
   at = f'at δ = {roundings.exact(budget.delta)}'
+  at = at if is_plain else f'{at} for zero-out of it alone, and more here'
   sentences = [
     'all runs that draw on the budget are in the ledger, and which of them drew next, their'
     ' strategies and their noise depended only on what was released before'

@@ -139,7 +139,11 @@ def test_classes_have_figures_by_name(tmp_path):
     _rounds(run, 1)
   statement = dpftrl.replay(tmp_path / 'fleet', delta=1e-6)
   assert statement.declared.guarantee.epsilon() == pytest.approx(4.0)
-  assert any('of class a has ε = 1 at δ = 1e-06' in each for each in statement.assumptions)
+  said = 'declared: a device that was always of class a has ε = 1 at δ = 1e-06'
+  assert said in statement.assumptions
+  for terms in ({'adjacency': 'replace_one'}, {'group_size': 2}):  # Of which ε is larger.
+    sentences = dpftrl.replay(tmp_path / 'fleet', delta=1e-6, **terms).assumptions
+    assert f'{said} for zero-out of it alone, and more here' in sentences
   document = statement.to_json()['declared']
   assert document['budgets'] == {'a': 1.0, 'b': 4.0}
 
