@@ -188,10 +188,11 @@ class _PatternSearch:
   def run(self) -> tuple[float, bool]:
     self._try_regular_patterns()
     heap: list[tuple[float, tuple[int, ...], float]] = [(-float(self.tail[:, -1].max()), (), 0.0)]
-    visits = resolved = 0.0
+    visits = resolved = passed_over = 0.0  # The last is the largest bound that is not looked into.
     while heap:
       bound, pattern, total = heap[0]
       if -bound <= max(self.reached, resolved) * (1.0 + _ROUNDING):
+        passed_over = max(passed_over, -bound)
         break
       if visits > _MOST_VISITS:
         return max(-bound, resolved), False
@@ -209,11 +210,12 @@ class _PatternSearch:
       bounds = np.minimum(total + bounds, -bound)
       bounds[self._leaves_room(pattern, first)] = 0.0
       open_ = bounds > max(self.reached, resolved) * (1.0 + _ROUNDING)
+      passed_over = max(passed_over, float(bounds[~open_].max(initial=0.0)))
       for t in np.flatnonzero(open_):
         child = total + linear[t] + self.diagonal[first + t]
         heapq.heappush(heap, (-float(bounds[t]), (*pattern, first + int(t)), child))
       visits += 30.0 * open_.sum()
-    value = max(self.reached, resolved)
+    value = max(self.reached, resolved, passed_over)
     return value, self.reached >= value * (1.0 - _ROUNDING)
 
   def _leaves_room(self, pattern: tuple[int, ...], first: int) -> np.ndarray:

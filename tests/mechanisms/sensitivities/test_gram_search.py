@@ -93,6 +93,13 @@ def test_a_search_that_ends_is_exact(power, n, b, k):
   assert gram_search.worst_square(matrix.T @ matrix, b, k) == (pytest.approx(square), True)
 
 
+def test_what_a_search_passes_over_as_rounding_is_counted():
+  """Else ε is less than the exact one, if by 5e-12."""
+  gram = np.diag(1.0 + 1e-12 * np.array([0, -9, -9, 0, 3.9, -9, 0, -1]))
+  gram[0, 3:] = gram[3:, 0] = 1e-17  # Without it, rows alone prove the square.
+  assert gram_search.worst_square(gram, 3, 3)[0] >= gram[np.ix_((0, 4, 7), (0, 4, 7))].sum()
+
+
 @pytest.mark.parametrize('visits', [0, 3000])
 def test_a_search_that_is_cut_short_is_a_bound(monkeypatch, visits):
   matrix = np.tril(np.random.default_rng(1).uniform(size=(18, 18))) ** 8
