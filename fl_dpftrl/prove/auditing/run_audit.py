@@ -32,6 +32,7 @@ from fl_dpftrl.prove.auditing import canary_records, guesses, result
 from fl_dpftrl.prove.replaying import opened_runs, replays
 from fl_dpftrl.support import callers
 from fl_dpftrl.support.files import json_files, mark, paths
+from fl_dpftrl.support.text import roundings
 
 SHOWN, LEVEL = 0.05, 1e-3
 """Levels of what is printed, and of what fails."""
@@ -121,13 +122,14 @@ class RunAudit(result.Checked):
   def summary(self) -> json_files.Object:
     """The verdict, and the figures in words."""
     guarantee = f'{self.guarantee}, of {self.num_rounds} rounds'
+    up, down = roundings.up, roundings.down
     verdict = 'the run is void' if self.void_reason else 'nothing refutes the claim'
     lines = {
       'verdict': f'failed: {self.names}' if self.names else verdict,
       'stated_epsilon': f'none: {self.void_reason}' if self.void_reason else guarantee,
-      'lower_epsilon': f'{self.lower_epsilon:.2f} at 95 %, by {self.correct:,} right of'
-      f' {self.num_guesses:,} guesses; μ at least {self.lower_mu:.3f} of {self.guarantee.mu:.3f}',
-      'noise': f'at most {self.noise_limit:.4f} of the claimed, at 95 %; p = {self.energy:.2g}',
+      'lower_epsilon': f'{down(self.lower_epsilon)} at 95 %, by {self.correct:,} right of'
+      f' {self.num_guesses:,} guesses; μ at least {down(self.lower_mu)} of {up(self.guarantee.mu)}',
+      'noise': f'at most {up(self.noise_limit)} of the claimed, at 95 %; p = {self.energy:.2g}',
       'released': f'{self.num_released} of {self.num_rounds} rounds',
     }
     if self.signal is not None:

@@ -1,5 +1,6 @@
 """Audits of runs by canaries: right runs pass, and each fault is found or shown."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -200,6 +201,12 @@ def test_the_command_prints_and_exits_by_what_it_found(ids_are_text, tmp_path):
   text = lines.run(['audit', str(folder), '--delta=1e-6'])
   assert 'lower_epsilon' in text.stdout and text.returncode == done.returncode
   assert ('failed checks: energy' in text.stderr) == ids_are_text
+
+
+def test_limits_are_rounded_to_the_side_on_which_they_hold(tmp_path):
+  audit = canary_runs.audited(tmp_path / 'run')
+  said = dataclasses.replace(audit, lower_mu=0.99999, noise_limit=1.00001).summary
+  assert 'μ at least 0.9999 of' in said['lower_epsilon'] and 'at most 1.001 of' in said['noise']
 
 
 def test_a_run_that_guarantees_nothing_states_no_epsilon(tmp_path):
