@@ -102,10 +102,11 @@ def replay(
   else:
     unit = run_claim.noise_unit([run.claim for run in runs])
     planned = _of_population(population, unit, observed, terms)
-  every = [fact.claim for fact in facts], [fact.schema for fact in facts]
-  worst_case = run_claim.compose(*every, terms, disjoint=disjoint)
   if planned and planned.is_endless:
     worst_case = planned.guarantee
+  else:
+    claims, schemas = [fact.claim for fact in facts], [fact.spent for fact in facts]
+    worst_case = run_claim.compose(claims, schemas, terms, disjoint)
   reached = tightness.attack(facts[0].claim, facts[0].schema, terms) if len(runs) == 1 else None
   parts = [statement_parts.Part(name='worst_case', guarantee=worst_case, attack=reached)]
   per_device = violations = None

@@ -81,7 +81,16 @@ class RunFacts:
   @property
   def schema(self) -> Participation:
     """The strictest schema that every device kept to, or every unit."""
-    schema = separations.MinSep(**fields(self, 'num_rounds', 'min_sep', 'max_participations'))
+    return self._schema(self.num_rounds)
+
+  @property
+  def spent(self) -> Participation:
+    """The same over all rows of noise that may follow, where the claimed run has no end."""
+    planned = self.claim.participation
+    return self.schema if planned is None or planned.num_rounds else self._schema(None)
+
+  def _schema(self, num_rounds: int | None) -> Participation:
+    schema = separations.MinSep(num_rounds, self.min_sep, self.max_participations)
     if self.units is None:
       return schema
     return per_units.PerUnit(schema, self.units.max_rows, self.units.name)

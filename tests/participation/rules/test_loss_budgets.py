@@ -179,6 +179,18 @@ def test_a_log_names_the_round_in_which_a_device_passes_its_budget(tmp_path):
   assert any('THE LOSS BUDGET DOES NOT HOLD' in sentence for sentence in stated.assumptions)
 
 
+@pytest.mark.parametrize('rule', [BUDGET, dpftrl.MinSep(None, 4, 3)])
+def test_the_worst_case_of_a_broken_run_without_an_end_is_over_rows_that_may_follow(tmp_path, rule):
+  claim = dataclasses.replace(CLAIM, participation=rule)
+  with dpftrl.LogWriter(tmp_path / 'participation.parquet', claim) as log:
+    for t in range(3):
+      log.append(t, ['a', f'b{t}'], t)
+  claim.save(tmp_path)
+  stated = dpftrl.replay(tmp_path, delta=DELTA)
+  assert not stated.declared.holds
+  assert stated.worst_case.epsilon() >= stated.observed.epsilon() * (1.0 - 1e-9)
+
+
 def test_runs_of_one_population_add_up(tmp_path):
   for name in ('first', 'second'):
     folder = tmp_path / name
