@@ -192,7 +192,10 @@ def _planned(
     result += [Assumption(OPERATOR, sentence + suffix, planned.name) for sentence in others]
   group = LOG if all(recorded.values()) and not whole.is_drawn else OPERATOR
   sentences = participation_sentences.verdicts(whole, recorded, planned.holds)
-  return [*result, *(Assumption(group, sentence, planned.name) for sentence in sentences)]
+  result += [Assumption(group, sentence, planned.name) for sentence in sentences]
+  if not planned.holds and sentences:  # The log shows that, whoever stated what it contradicts.
+    result[-1] = result[-1]._replace(group=LOG)
+  return result
 
 
 def _noise(runs: Sequence[run_facts.RunFacts], code: str) -> list[Assumption]:

@@ -116,7 +116,11 @@ def to_quote(statement: Statement) -> str:
     end = 'the end of a run' if statement.several else 'the end of the run'
     is_kept = declared is not None and declared.holds
     instead = 'quote what was declared instead' if is_kept else 'no figure may be quoted'
-    text = f'the worst case. If a release may have decided who took part, or {end}, {instead}'
+    is_over = declared is None or statement.num_rounds >= declared.participation.num_rows
+    so_far = '' if is_over else ' of the rounds so far, to which rounds that follow add'
+    text = (
+      f'the worst case{so_far}. If a release may have decided who took part, or {end}, {instead}'
+    )
   elif declared.participation.num_rounds is None:
     text = f'{declared.budget}: it is that of any number of rounds'
   else:

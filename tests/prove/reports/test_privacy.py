@@ -12,7 +12,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.mechanisms.families import blt
 from fl_dpftrl.mechanisms.files import documents
-from fl_dpftrl.prove.replaying import opened_runs, replays, verdicts
+from fl_dpftrl.prove.replaying import assumption_sentences, opened_runs, replays, verdicts
 from fl_dpftrl.prove.reports import privacy
 from fl_dpftrl.support.text import roundings
 from tests import made, pages
@@ -164,7 +164,8 @@ def test_the_headline_is_the_worst_case_where_no_round_may_follow_or_nothing_els
   )
   assert stated.headline is stated.parts[0]
   assert report(filed(stated, FILE)).figures[0][0] == 'worst_case.epsilon'
-  assert 'so far' not in stated.quoted + repr(stated) + replay_text.text(stated)
+  assert 'so far' not in stated.quoted + repr(stated)
+  assert ('of the rounds so far' in replay_text.text(stated)) == (rounds == 200)
 
 
 def test_stands_alone(plain):
@@ -219,6 +220,9 @@ def test_a_violated_declaration_is_loud():
   assert 'The declared participation does not hold' in page.text
   assert 'A min-sep of 5 and at most' in page.text
   assert page.source.count('card bad void') == 1
+  assert 'This would have been the only guarantee that holds even if' in page.text
+  groups = assumption_sentences.grouped(stated)
+  assert 'DOES NOT HOLD in this log' in groups[assumption_sentences.LOG][-1]
   words = public(stated).text
   assert 'The declared participation does not hold' in words
   assert 'The worst-case guarantee rests on the log and stands.' in words
