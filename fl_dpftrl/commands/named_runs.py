@@ -17,6 +17,12 @@ OF_ONE_RUN = (
   *('missing', 'units', *_DECLARED, *flags.SAMPLING),
 )
 
+FILES = (
+  *('participation.*', 'released.*', 'population.*', 'claim.json', 'strategy.json'),
+  *('units.parquet', 'model.npz'),
+)
+"""Files in the folder of a run, or of a population, that no report may replace."""
+
 
 def opened(
   args: argparse.Namespace,
@@ -85,7 +91,7 @@ def _opening(args: argparse.Namespace) -> dict[str, Any]:
       if name not in ('num_rounds', 'units', *where):
         raise ValueError(f'--{name} does not go with {args.runs[0]}: the folder of a run states it')
     return {'num_rounds': args.num_rounds, **where}
-  if args.from_counts:
+  if args.from_counts is not None:
     for name in ('log', 'columns', 'first_round', 'units', *flags.SAMPLING):
       if name in passed:
         raise ValueError(f'--{name} does not go with --from_counts, which holds no rows')

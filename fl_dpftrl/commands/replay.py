@@ -1,10 +1,13 @@
 """The `replay` command: guarantee that a participation log proves."""
 
 import argparse
+import glob
+import itertools
 import os
 import pathlib
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fl_dpftrl.commands import flags, named_runs, output, replay_text
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
   from fl_dpftrl.prove.auditing import run_audit
   from fl_dpftrl.prove.reports import settings
 
+_WRITTEN = ('report', 'public_report', 'write_counts', 'registry', 'model_card')
 EXAMPLE = (
   'fl-dpftrl replay --log=participation.parquet --strategy=blt-b100'
   ' --noise_multiplier=8 --delta=1e-6 --report=privacy.html'
@@ -153,18 +157,17 @@ class Replayed(NamedTuple):
 def run(args: argparse.Namespace) -> Replayed:
   """Reads and counts the log, and computes guarantees."""
   claimed = _claimed(args)
-  if args.evidence:
+  if args.evidence is not None:
     evidence.check_folder(pathlib.Path(args.evidence))
     output.check_writable('evidence', args.evidence)
-  for name in ('report', 'public_report', 'write_counts', 'registry', 'model_card'):
+  for name in _WRITTEN:
     output.check_file(name, getattr(args, name))
-  if args.report and args.report == args.public_report:
-    raise ValueError(f'--public_report={args.public_report} must be another file than --report')
   facts = _facts(args)
   if args.sites and len(args.runs) < 2:
     raise ValueError(f'--sites={args.sites} is for the folders of several runs')
   options = _options(args, claimed)
   opened, population = named_runs.opened(args)
+  _check_outputs(args, opened)
   for opened_run in opened if args.public_report or args.registry else ():
     participation_sentences.check_public(opened_run.recorded, opened_run.claim.participation)
   if args.write_counts:
@@ -177,6 +180,20 @@ def run(args: argparse.Namespace) -> Replayed:
   replay_text.say_warnings(result)
   judged = claimed and verdicts.verdict(result, claimed)
   return Replayed(result, opened, population, judged, facts)
+
+
+def _check_outputs(args: argparse.Namespace, opened: Sequence[opened_runs.RecordedRun]) -> None:
+  """Raises ValueError for a file to write that is read, or that another flag names."""
+  read = [args.strategy, args.operator, args.from_counts, *(args.units or ())]
+  read += [shard.path for opened_run in opened for shard in opened_run.log.shards]
+  for folder, name in itertools.product(args.runs, named_runs.FILES):
+    read += glob.glob(os.path.join(glob.escape(folder), name))
+  taken = {os.path.realpath(path): 'those that are read' for path in read if path}
+  for name in _WRITTEN:
+    if path := getattr(args, name):
+      other = taken.setdefault(os.path.realpath(path), f'--{name}')
+      if other != f'--{name}':
+        raise ValueError(f'--{name}={path} must be another file than {other}')
 
 
 def _claimed(args: argparse.Namespace) -> verdicts.ClaimedEpsilon | None:
@@ -196,7 +213,7 @@ def _claimed(args: argparse.Namespace) -> verdicts.ClaimedEpsilon | None:
 def _facts(args: argparse.Namespace) -> dict[str, str]:
   """Returns what the operator says, once the files of a registry are checked."""
   for name in ('operator', 'model_card'):
-    if getattr(args, name) and not args.registry:
+    if getattr(args, name) is not None and not args.registry:
       raise ValueError(f'--{name}={getattr(args, name)} needs --registry')
   if not args.registry:
     return {}
@@ -204,7 +221,7 @@ def _facts(args: argparse.Namespace) -> dict[str, str]:
 
   if args.model_card:
     registry_entry.check_card_path(args.model_card)
-  return registry_entry.read_facts(args.operator) if args.operator else {}
+  return {} if args.operator is None else registry_entry.read_facts(args.operator)
 
 
 def _options(args: argparse.Namespace, claimed: verdicts.ClaimedEpsilon | None) -> dict[str, Any]:

@@ -222,10 +222,10 @@ def arithmetic(result: statements.Statement) -> str:
   worst = result.worst_case
   lost = f'{roundings.up(result.rounding.delta(worst.epsilon()))} to δ'
   lost = 'all of δ' if worst.void_reason else lost
-  return (
-    f'covered: whole numbers, whose rounding adds {roundings.up(result.rounding.mu)} to μ, in the'
-    f' figures above, and {lost}'
-  )
+  added = f'adds {roundings.up(result.rounding.mu)} to μ, in the figures above, and'
+  if result.planned and result.planned.is_of_population:
+    added = 'was charged to the budget, and adds'
+  return f'covered: whole numbers, whose rounding {added} {lost}'
 
 
 def _per_device(result: statements.Statement, per_device: observed_losses.PerDevice) -> list[str]:

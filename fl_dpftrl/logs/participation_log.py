@@ -219,7 +219,7 @@ def find(names: Sequence[Path]) -> list[str]:
     if not matches:
       is_empty = os.path.isdir(path)
       reason = 'holds no file' if is_empty else 'no such file, folder or match of a glob'
-      raise refusals.LogError(f'{path}: {reason}')
+      raise refusals.LogError(f'{path or repr(path)}: {reason}')
     for match in matches:
       files.setdefault(os.path.realpath(match), match)
   if not files:
@@ -229,7 +229,7 @@ def find(names: Sequence[Path]) -> list[str]:
 
 def _matches(pattern: str) -> list[str]:
   """Returns the logs that match a pattern, also those that are still written."""
-  *folders, rest = pathlib.PurePath(pattern).parts
+  *folders, rest = pathlib.PurePath(pattern).parts or ('',)
   literal = pathlib.Path()
   while folders and (literal / folders[0]).is_dir():
     literal /= folders.pop(0)

@@ -3,18 +3,21 @@
 import json
 import math
 import shutil
+import types
 
 import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.claims import run_claim
+from fl_dpftrl.commands import replay_text
 from fl_dpftrl.mechanisms.files import files
-from fl_dpftrl.participation.accounting import gaussian
+from fl_dpftrl.participation.accounting import arithmetics, gaussian
 from fl_dpftrl.participation.rules import sampling
 from fl_dpftrl.planning.simulation import partition
 from tests import made
 
 COHORTS = ['ac', 'b', '', '', 'a', '', 'b', '', '', 'a', '', '']
+GUARANTEE = dpftrl.account('identity', dpftrl.MinSep(2), noise_multiplier=3.0, delta=1e-6)
 NOISE = '--strategy=identity --noise_multiplier=3 --delta=1e-6'
 
 
@@ -42,6 +45,35 @@ def test_json_is_all_there_is_on_stdout(log, replayed):
   found = json.loads(out)
   assert found['worst_case']['epsilon'] == pytest.approx(gaussian.epsilon(math.sqrt(3), 1e-6))
   assert 'declared' not in found
+
+
+@pytest.mark.parametrize('flag', ['report', 'public_report', 'write_counts', 'registry'])
+def test_no_file_that_is_read_or_written_is_replaced(tmp_path, run, flag):
+  claim = dpftrl.Claim(strategy='identity', noise_multiplier=3.0, participation=dpftrl.MinSep(9))
+  with dpftrl.LogWriter(tmp_path / 'participation.parquet', claim) as written:
+    written.append(0, ['a'], 0)
+  claim.save(tmp_path)
+  kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
+  flags = f'--log={tmp_path}/participation.parquet --strategy={tmp_path}/strategy.json'
+  for runs in (str(tmp_path), flags):
+    for name in ('participation.parquet', 'strategy.json'):
+      status, out, err = run(f'replay {runs} --delta=1e-6 --{flag}={tmp_path / name}')
+      assert (status, out) == (2, '') and 'must be another file than those that are read' in err
+  both = f'--report={tmp_path / "page"} --{flag}={tmp_path}/./page'
+  assert flag == 'report' or run(f'replay {tmp_path} --delta=1e-6 {both}')[0] == 2
+  assert {path: path.read_bytes() for path in tmp_path.iterdir()} == kept
+
+
+@pytest.mark.parametrize('flag', ['log', 'units', 'evidence', 'operator', 'from_counts'])
+def test_an_empty_name_is_refused_in_a_line(log, replayed, flag):
+  status, out, err = replayed(log, f'--{flag}=')
+  assert (status, out, err.count('\n')) == (2, '', 1) and 'unpack' not in err
+
+
+def test_what_a_population_charged_for_rounding_adds_nothing_more():
+  terms = {'rounding': arithmetics.Rounding(chance=1e-9), 'worst_case': GUARANTEE}
+  whole = types.SimpleNamespace(planned=types.SimpleNamespace(is_of_population=True), **terms)
+  assert 'whose rounding was charged to the budget, and adds' in replay_text.arithmetic(whole)
 
 
 def test_table_for_people(log, replayed):
