@@ -4,6 +4,7 @@ import datetime
 import time
 from typing import Any, TextIO
 
+from fl_dpftrl.mechanisms import schemas
 from fl_dpftrl.run.observers import measuring, observer
 from fl_dpftrl.support import checks
 from fl_dpftrl.support.text import roundings
@@ -57,7 +58,8 @@ class ProgressLine(observer.Observer):
   def line(self, run: Any, round_index: int, measurements: observer.Measurements) -> str:
     """Returns the line after a round."""
     done = round_index + 1
-    parts = [f'round {done}/{run.max_rounds}']
+    has_end = run.max_rounds < schemas.LAST_ROW
+    parts = [f'round {done}/{run.max_rounds}' if has_end else f'round {done}']
     for name, value in measurements.items():
       if name.endswith('train/loss'):
         parts.append(f'training loss {value:.3f}')
@@ -79,7 +81,7 @@ class ProgressLine(observer.Observer):
       parts.append(f'ε so far {epsilon if isinstance(epsilon, str) else roundings.up(epsilon)}')
     if machines := getattr(run, 'machines', lambda: '')():
       parts.append(machines)
-    if self._first is not None and done > self._first:
+    if has_end and self._first is not None and done > self._first:
       pace = (time.monotonic() - self._began) / (done - self._first)
       seconds = round(pace * (run.max_rounds - done))
       parts.append(f'{datetime.timedelta(seconds=seconds)} left')

@@ -27,6 +27,12 @@ def test_progress_lines_tell_the_last_evaluation_and_epsilon(capsys):
   assert [line.split()[1] for line in stream.getvalue().splitlines()] == ['4/10', '8/10', '10/10']
 
 
+def test_a_run_without_an_end_has_no_last_round_and_no_time_left():
+  shown, run = progress.ProgressLine(), types.SimpleNamespace(max_rounds=2**20)
+  shown.begin(run, 0)
+  assert [shown.line(run, t, {}) for t in range(2)] == ['round 1', 'round 2']
+
+
 def test_long_rounds_have_a_line_every_half_minute(monkeypatch):
   stream, now = io.StringIO(), [100.0]
   monkeypatch.setattr(progress.time, 'monotonic', lambda: now[0])
