@@ -17,6 +17,7 @@ from fl_dpftrl.participation.rules import separations
 from fl_dpftrl.prove.replaying import population_runs
 from fl_dpftrl.support.files import json_files
 
+_LEAST_SHARE = 1e-20  # of δ, which changes no digit of ε for any number of runs
 HEXADECIMAL = 'reads as a number and as hexadecimal digits, like 1e5: no name keeps its class apart'
 """Words on an id that a population with names and several classes does not take."""
 
@@ -75,9 +76,14 @@ class Charges:
       raise ValueError(f'population: it has a budget for each {self.claim.unit}, and not {unit}')
     try:
       population_claim.entries(claim)
-      population_claim.rounding(claim)
+      lost = population_claim.rounding(claim).delta(self.claim.epsilons[self.claim.largest])
     except OverflowError as error:
       raise ValueError(f'population: no loss of this strategy is known: {error}') from error
+    if lost > _LEAST_SHARE * self.claim.delta:  # What whole numbers take is not in the budget.
+      raise ValueError(
+        f'population: epsilon={self.claim.epsilons[self.claim.largest]:g} at'
+        f' delta={self.claim.delta:g} is not proven for releases in whole numbers'
+      )
 
   def open_run(
     self, identity: str, claim: run_claim.Claim, folder: pathlib.Path, *, has_begun: bool = False

@@ -109,6 +109,14 @@ def test_a_run_that_began_without_a_population_is_refused(tmp_path, fleet):
     dpftrl.Run(tmp_path / 'run1', _claim(), population=fleet)
 
 
+@pytest.mark.parametrize('epsilon, delta', [(4.0, 1e-300), (700.0, 1e-6)])
+def test_a_budget_that_whole_numbers_do_not_prove_is_refused(epsilon, delta, tmp_path):
+  """`status` would say an ε that no statement has."""
+  fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=epsilon, delta=delta)
+  with pytest.raises(ValueError, match='not proven for releases in whole numbers'):
+    _sums(tmp_path, fleet)
+
+
 @pytest.mark.parametrize(
   'claim, message',
   [
