@@ -184,6 +184,7 @@ def test_who_withdraws_is_turned_away_in_every_run(tmp_path, fleet):
     with run.round([*_IDS, 'never seen']) as round_:
       assert [each.device_id for each in round_.turned_away] == ['d1', 'never seen']
       assert round_.turned_away[0].sentence == "device 'd1' withdrew from the population"
+  fleet.withdraw(['d1'])  # Again, as a client that repeats its request.
   assert fleet.status()['num_withdrawn'] == 2
 
 

@@ -48,10 +48,11 @@ class PopulationLosses:
     numbers = self._numbered(units)  # The arrays may be new ones then.
     self._class_of[numbers] = self._classes[name]
 
-  def withdraw(self, units: seen.Ids) -> None:
-    """Turns units away from now on; what they were charged stays."""
+  def withdraw(self, units: seen.Ids) -> int:
+    """Turns units away from now on; what they were charged stays. Returns how many have left."""
     numbers = self._numbered(units)
     self._has_left[numbers] = True
+    return int(self._has_left.sum())
 
   def charge(self, place: int, units: seen.Ids, rows: np.ndarray | None = None) -> None:
     """Charges units, each given once, for so many rows in the next round of a run; one if None."""
