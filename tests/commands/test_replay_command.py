@@ -170,6 +170,9 @@ def test_nothing_of_secret_draws_is_published(drawn, tmp_path, replayed):
   status, out, err = replayed(drawn('poisson'), f'{BATCHES}=poisson --public_report={page}')
   assert status == 2 and not out and not page.exists()
   assert 'drawn in secret has no public report' in err
+  shown = {name: replayed(drawn(name), f'{BATCHES}={name}')[1] for name in ('poisson', 'shuffled')}
+  words = 'Quote the worst case to those who may see the log, and to others only amplified'
+  assert words in shown['poisson'] and 'Quote the worst case. If' in shown['shuffled']
 
 
 def test_ids_and_columns_are_described_without_any_id(tmp_path, replayed, stated):

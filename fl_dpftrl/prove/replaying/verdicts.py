@@ -117,9 +117,12 @@ def to_quote(statement: Statement) -> str:
     is_kept = declared is not None and declared.holds
     instead = 'quote what was declared instead' if is_kept else 'no figure may be quoted'
     is_over = declared is None or statement.num_rounds >= declared.participation.num_rows
-    so_far = '' if is_over else ' of the rounds so far, to which rounds that follow add'
+    which = '' if is_over else ' of the rounds so far, to which rounds that follow add'
+    drawn = statement.drawn
+    if drawn and drawn.holds and drawn.participation.is_secret:  # As secret are b and k.
+      which = f' to those who may see the log, and to others only {drawn.name}, of the stated draws'
     text = (
-      f'the worst case{so_far}. If a release may have decided who took part, or {end}, {instead}'
+      f'the worst case{which}. If a release may have decided who took part, or {end}, {instead}'
     )
   elif declared.participation.num_rounds is None:
     text = f'{declared.budget}: it is that of any number of rounds'
