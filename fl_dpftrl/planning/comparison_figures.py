@@ -16,8 +16,8 @@ LOSSES = {'rms': 'RmsLoss', 'max': 'MaxLoss'}
 _PANELS = {f'{name}_loss': f'{loss} (clip norms)' for name, loss in LOSSES.items()}
 # Noise multipliers are left out: each is in units of its own C, where more may be less noise.
 _AT_EPSILON = {
-  'rms_error_of_mean': 'effective noise, RMS (clip norms)',
-  'max_error_of_mean': 'effective noise, largest (clip norms)',
+  'rms_error_of_mean': 'RMS error of the mean (clip norms)',
+  'max_error_of_mean': 'largest error of the mean (clip norms)',
 }
 _AXES = {
   'epsilon': 'ε',
@@ -29,10 +29,10 @@ _NUMBER = ticker.FuncFormatter(lambda value, _: style.number(value))
 
 
 def draw(entries: Sequence[Any], axis: str | None, subtitle: str = '') -> Figure:
-  """Draws losses, or effective noise at equal ε; hollow where the sensitivity is not exact.
+  """Draws losses, or errors of the mean at equal ε; hollow where the sensitivity is not exact.
 
-  The entries are those of a `comparison.Comparison`. Effective noise is that of the mean of rounds,
-  noise multiplier × error ÷ report goal.
+  The entries are those of a `comparison.Comparison`. The error of the mean of rounds is noise
+  multiplier × error ÷ report goal.
   """
   lines = _lines(entries)
   looks = style.looks({line: e.candidate.mechanism for line, e in zip(lines, entries)})

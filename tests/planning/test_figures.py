@@ -41,7 +41,7 @@ def test_a_line_for_each_candidate(axis, label, fields):
 
 
 @pytest.mark.parametrize('num_settings', [1, 2])
-def test_at_equal_epsilon_effective_noise_is_drawn_on_a_log_scale(num_settings):
+def test_at_equal_epsilon_errors_are_drawn_on_a_log_scale(num_settings):
   schemas = [dpftrl.MinSep(16, min_sep) for min_sep in (4, 8)[:num_settings]]
   found = dpftrl.compare(NAMES, schemas, epsilon=2.0, delta=1e-6, report_goal=10)
   panels, rows = found.plot().axes, found.rows
@@ -49,7 +49,7 @@ def test_at_equal_epsilon_effective_noise_is_drawn_on_a_log_scale(num_settings):
     scale, label = axes.xaxis, axes.get_xlabel()
     if num_settings > 1:
       scale, label = axes.yaxis, axes.get_ylabel()
-    assert scale.get_scale() == 'log' and label.startswith('effective noise')
+    assert scale.get_scale() == 'log' and 'error of the mean' in label
     low, high = scale.get_view_interval()
     assert len([tick for tick in scale.get_ticklocs() if low <= tick <= high]) >= 3
     points = [line for line in axes.lines if line.get_marker() not in ('', 'None')]
