@@ -153,6 +153,8 @@ def test_several_runs_and_a_population(tmp_path):
   assert len(entry['mechanisms']) == entry['claims']['runs'] == 2
   assert entry['privacy']['epsilon'] == statement.declared.guarantee.epsilon()
   assert entry['privacy']['epsilon_if_planned_for'] is None
+  registry_entry.write_card(tmp_path / 'README.md', entry)
+  assert 'the declared figure of its runs.' in (tmp_path / 'README.md').read_text()
   fleet = dpftrl.Population(tmp_path / 'fleet', epsilon=4.0, delta=1e-6)
   claim = dpftrl.Claim(
     strategy='identity', noise_multiplier=9.0, participation=dpftrl.MinSep(50, 1, 50)
