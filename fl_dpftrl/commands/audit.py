@@ -2,7 +2,7 @@
 
 import argparse
 
-from fl_dpftrl.commands import flags
+from fl_dpftrl.commands import flags, output
 from fl_dpftrl.mechanisms.files import files
 from fl_dpftrl.prove import auditing
 from fl_dpftrl.prove.auditing import run_audit
@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> Result:
     delta=args.delta,
     num_draws=args.num_draws,
     seed=args.seed,
+    progress=output.Progress('audit').say,
   )
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ def audit(
   divisor: float = 1.0,
   num_draws: int = 50_000,
   seed: int | None = None,
+  progress: Callable[[str], None] = lambda text: None,
 ) -> result.Audit:
   """Runs a mechanism several times and tests its releases against its claim.
 
@@ -68,6 +70,7 @@ def audit(
       a quarter as many coordinates.
     seed: number that makes an audit repeatable; None for fresh randomness, which
       audits the secret seeds of training.
+    progress: called often with a line about the progress.
 
   Raises:
     ValueError: for an argument that will not do, updates with fewer than 16 coordinates, or a
@@ -89,6 +92,7 @@ def audit(
   else:
     options |= {'noise_multiplier': noise_multiplier, 'clip_norm': clip_norm}
     subject = _module(_OURS).Audited(strategy, **options)
+  subject = subjects.Watched(subject, progress)
   size = sum(subject.sizes)
   if size < _LEAST_COORDINATES:
     raise ValueError(f'updates must have at least {_LEAST_COORDINATES} coordinates, got {size}')

@@ -26,6 +26,25 @@ class Subject(Protocol):
     ...
 
 
+class Watched:
+  """A subject that tells of each round: of its cohort, before the round is computed."""
+
+  def __init__(self, subject: Subject, progress: Callable[[str], None]):
+    self.description, self.sizes = subject.description, subject.sizes
+    self._subject, self._progress, self._number = subject, progress, 0
+
+  def run(self, cohorts: Cohorts, num_rounds: int) -> np.ndarray:
+    self._number += 1
+
+    def told(t: int) -> Sequence[np.ndarray]:
+      self._progress(f'run {self._number}, round {t} of {num_rounds}')
+      return cohorts(t)
+
+    released = self._subject.run(told, num_rounds)
+    self._progress(f'tests of run {self._number}')
+    return released
+
+
 def run_seed(seed: int, number: int) -> int:
   """Returns a seed of 62 bits for one run of an audit."""
   return int(np.random.SeedSequence((seed, 0, number)).generate_state(1, np.uint64)[0]) >> 2

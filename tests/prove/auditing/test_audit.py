@@ -47,6 +47,13 @@ def test_few_rounds(rounds):
   )
 
 
+def test_an_audit_tells_of_each_round():
+  lines = []
+  options = dict(noise_multiplier=2.0, delta=1e-6, num_draws=1000, seed=1)
+  dpftrl.audit('identity', dpftrl.MinSep(2), **options, progress=lines.append)
+  assert lines[:3] == ['run 1, round 0 of 2', 'run 1, round 1 of 2', 'tests of run 1']
+
+
 class Floats(changed.Changed):
   """Noise rows and updates in float32, with a sum in float32."""
 

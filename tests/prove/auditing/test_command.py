@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 
+from fl_dpftrl.commands import output
 from fl_dpftrl.run import audited
 from tests.commands import lines
 
@@ -23,6 +24,7 @@ def test_a_broken_mechanism_exits_with_4(monkeypatch):
   sound = audited.Audited.run
   quieter = lambda *args: 0.8 * sound(*args)
   monkeypatch.setattr(audited.Audited, 'run', quieter)
+  monkeypatch.setattr(output, 'SECONDS', float('inf'))
   status, out, err = run(*FLAGS)
   assert status == 4
   assert err.startswith('fl-dpftrl audit: the claim does not hold; failed checks: ')
