@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fl_dpftrl.logs import pseudonyms
 from fl_dpftrl.support.text import messages
 
 _WHOLE = r'^[+-]?[0-9]+$'
@@ -26,7 +27,10 @@ _SPELLING = np.uint64(2**11 - 1)
 CANARY = 'canary-'
 """How text ids of canaries begin, which say nothing of how devices are spelt."""
 
-COLLIDES = 'has zeros or a sign before a number that is an id too, or is a number beside a float'
+COLLIDES = (
+  'has zeros or a sign before a number that is an id too, or is a number beside a float, or a float'
+  ' in another notation'
+)
 """Words on an id that no log takes beside those that it has."""
 
 
@@ -39,8 +43,8 @@ class Spellings:
   def __init__(self):
     self._whole: list[np.ndarray] = []  # hashes of numbers
     self._texts: list[np.ndarray] = []  # hashes of all others, without case and leading zeros
-    self._floats: list[int] = []
-    self._either: list[int] = []
+    self._floats: list[np.ndarray] = []  # hashes of the numbers that they are
+    self._either: list[np.ndarray] = []
     self._lengths: list[int] = []
 
   def add(self, ids: pa.Array) -> None:
@@ -54,8 +58,8 @@ class Spellings:
 
   def _add(self, ids: pa.Array) -> None:
     kinds = _kinds(ids)
-    self._floats.append(int((kinds == _IS_FLOAT).sum()))
-    self._either.append(int((kinds == _IS_EITHER).sum()))
+    for kind, parts in ((_IS_FLOAT, self._floats), (_IS_EITHER, self._either)):
+      parts.append(_number_hashes(ids.filter(pa.array(kinds == kind))))
     texts = ids.filter(pa.array(kinds != _IS_WHOLE))
     self._whole.append(_hashes(_plain(ids.filter(pa.array(kinds == _IS_WHOLE)))))
     self._texts.append(_hashes(pc.ascii_ltrim(pc.utf8_lower(texts), '0')))
@@ -80,7 +84,11 @@ class Spellings:
       unique = unique.combine_chunks()
     pattern = f'{_FLOAT}|{_EITHER}' if self._are_numbers else _FLOAT
     wrong, why = _matches(unique, pattern), 'reads as a float, and other ids are whole numbers'
-    if not (self._has_floats and wrong.any()):
+    if not self._has_floats:
+      why = 'is a float that is there in another notation too'
+      numbers = unique.filter(pa.array(wrong))
+      wrong[wrong] = np.isin(_number_hashes(numbers), _repeated(self._float_numbers)[0])
+    if not wrong.any():
       why = 'has zeros or a sign before a number that is an id too'
       whole = unique.filter(pa.array(_matches(unique, _WHOLE)))
       plain = _plain(whole)
@@ -96,28 +104,33 @@ class Spellings:
   @property
   def has_faults(self) -> bool:
     """True if a number is there in two notations."""
-    return self._has_floats or _repeated(self._whole)[1] > 0
+    return self._has_floats or any(_repeated(x)[1] for x in (self._whole, self._float_numbers))
 
   @property
   def _are_numbers(self) -> bool:
-    return sum(part.size for part in self._texts) == sum(self._floats) + sum(self._either)
+    return _size(self._texts) == _size(self._floats) + _size(self._either)
+
+  @property
+  def _float_numbers(self) -> list[np.ndarray]:
+    return [*self._floats, *(self._either if self._are_numbers else ())]
 
   @property
   def _has_floats(self) -> bool:
-    has_floats = any(self._floats) or (any(self._either) and self._are_numbers)
-    return has_floats and any(part.size for part in self._whole)
+    return _size(self._float_numbers) > 0 and _size(self._whole) > 0
 
 
 class RecordedSpellings:
   """How the ids of a log are spelt so far, so that it takes none that `Spellings` would refuse.
 
-  Memory is 8 bytes for each text that is a whole number. Two numbers may have one hash, and one of
-  them is refused then: among ten million with a probability of 3 in a thousand.
+  Memory is 8 bytes for each text that is a whole number, and a float's text. Two numbers may have
+  one hash, and one of them is refused then: among ten million with a probability of 3 in a
+  thousand.
   """
 
   def __init__(self):
     self._keys: list[np.ndarray] = []  # Each sorted, and more than twice as long as the next.
     self._has = np.zeros(5, bool)  # By kind.
+    self._floats, self._either = dict[int, str](), dict[int, str]()  # Texts, by hashes of numbers.
 
   def collisions(self, ids: pa.Array) -> np.ndarray:
     """Returns which ids no reader would take beside those so far, or beside others of these."""
@@ -137,6 +150,10 @@ class RecordedSpellings:
     elif whole.size or self._has[_IS_WHOLE]:
       wrong[whole] = spelling != keys
       wrong |= (kinds == _IS_FLOAT) | ((kinds == _IS_EITHER) & (not has_other))
+    floats = np.flatnonzero((kinds == _IS_FLOAT) | ((kinds == _IS_EITHER) & (not has_other)))
+    texts = self._floats | ({} if has_other else self._either) if floats.size else {}
+    for place, number in zip(floats.tolist(), _number_hashes(ids.take(pa.array(floats))).tolist()):
+      wrong[place] |= texts.setdefault(number, ids[place].as_py()) != ids[place].as_py()
     return wrong
 
   def add(self, ids: pa.Array) -> None:
@@ -152,6 +169,9 @@ class RecordedSpellings:
       parts[-2:] = [np.sort(np.concatenate(parts[-2:]))]
     self._keys = parts
     self._has[kinds] = True
+    for kind, texts in ((_IS_FLOAT, self._floats), (_IS_EITHER, self._either)):
+      some = ids.filter(pa.array(kinds == kind))
+      texts |= zip(_number_hashes(some).tolist(), some.to_pylist())
 
   def _recorded(self, keys: np.ndarray) -> np.ndarray:
     """Returns the key of each number as the log has it, 0 where it has none."""
@@ -249,6 +269,16 @@ def _hashes(ids: pa.Array) -> np.ndarray:
   """Returns a hash of 64 bits of each text."""
   texts = ids.to_numpy(zero_copy_only=False).tolist()
   return np.fromiter(map(hash, texts), np.int64, len(texts))
+
+
+def _number_hashes(ids: pa.Array) -> np.ndarray:
+  """Returns a hash of the number that each text reads as."""
+  texts = ids.to_pylist()
+  return np.fromiter((hash(pseudonyms.key(text)) for text in texts), np.int64, len(texts))
+
+
+def _size(parts: list[np.ndarray]) -> int:
+  return sum(part.size for part in parts)
 
 
 def _repeated(parts: list[np.ndarray]) -> tuple[np.ndarray, int]:

@@ -15,6 +15,7 @@ from fl_dpftrl.run import guards
 STRATEGY = blt.BLT((0.9,), (0.5,))
 SCHEMA = dpftrl.MinSep(num_rounds=20, min_sep=1, max_participations=20)
 WORDS = ['7', '+7', '07', '007', '-7', '-07', '0', '00', '-0', '7.0', '1e5', '1e+5', 'a', 'é', '77']
+WORDS += ['7.', '10e4', '-0.0']
 LIKE_A_CANARY = 'canary-1'
 """The id of a device that begins as those of canaries do; gates may then turn more away."""
 
@@ -50,6 +51,24 @@ def test_a_candidate_in_another_spelling_is_turned_away_also_after_a_restart(
       run.reserve([['5'], ['05']])
     assert run.num_rounds == 3
   assert is_read(tmp_path)
+
+
+def test_a_float_has_one_notation(tmp_path):
+  with guard(tmp_path) as run:
+    assert not run.admit(['1e+05', '7.5', 'a']).turned_away
+    assert {away.device_id for away in run.admit(['100000.0', '7.50', 'b']).turned_away} == {
+      '100000.0',
+      '7.50',
+    }
+  with guard(tmp_path) as run:
+    assert [away.device_id for away in run.admit(['1.0e5', '7.5', '1e5']).turned_away] == ['1.0e5']
+  assert (
+    is_read(tmp_path) and faults(['1e5', '10e4']) and not faults(['1e5', '10e4', 'hexadecimal'])
+  )
+  (tmp_path / 'log.csv').write_text('round,device_id\n0,1.0\n1,1.00\n')
+  run = dpftrl.open_run(tmp_path / 'log.csv', STRATEGY, noise_multiplier=1.0, num_rounds=2)
+  with pytest.raises(ValueError, match=r"row 1: device_id is a float that .*, '1\.0'"):
+    dpftrl.replay(run, delta=1e-6)
 
 
 def test_a_drawn_batch_with_another_spelling_is_refused(tmp_path):
