@@ -76,13 +76,14 @@ class Charges:
       raise ValueError(f'population: it has a budget for each {self.claim.unit}, and not {unit}')
     try:
       population_claim.entries(claim)
-      lost = population_claim.rounding(claim).delta(self.claim.epsilons[self.claim.largest])
+      added, epsilon = population_claim.rounding(claim), max(self.claim.epsilons.values())
     except OverflowError as error:
       raise ValueError(f'population: no loss of this strategy is known: {error}') from error
-    if lost > _LEAST_SHARE * self.claim.delta:  # What whole numbers take is not in the budget.
+    # What whole numbers take of δ is not in the budget.
+    if added.chance and added.delta(epsilon) > _LEAST_SHARE * self.claim.delta:
       raise ValueError(
-        f'population: epsilon={self.claim.epsilons[self.claim.largest]:g} at'
-        f' delta={self.claim.delta:g} is not proven for releases in whole numbers'
+        f'population: epsilon={epsilon:g} at delta={self.claim.delta:g} is not proven for releases'
+        ' in whole numbers'
       )
 
   def open_run(
