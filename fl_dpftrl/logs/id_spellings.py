@@ -5,6 +5,7 @@ to be such spellings are refused, by readers and before a round is recorded; ids
 or leading zeros may be other devices, and are counted.
 """
 
+import collections
 from typing import NamedTuple
 
 import numpy as np
@@ -151,7 +152,7 @@ class RecordedSpellings:
       wrong[whole] = spelling != keys
       wrong |= (kinds == _IS_FLOAT) | ((kinds == _IS_EITHER) & (not has_other))
     floats = np.flatnonzero((kinds == _IS_FLOAT) | ((kinds == _IS_EITHER) & (not has_other)))
-    texts = self._floats | ({} if has_other else self._either) if floats.size else {}
+    texts = collections.ChainMap({}, self._floats, {} if has_other else self._either)
     for place, number in zip(floats.tolist(), _number_hashes(ids.take(pa.array(floats))).tolist()):
       wrong[place] |= texts.setdefault(number, ids[place].as_py()) != ids[place].as_py()
     return wrong
