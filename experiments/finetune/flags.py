@@ -47,6 +47,9 @@ def parsed(words: list[str] | None = None, description: str | None = None) -> An
   try:
     flags.given = {n: v for n in settings.FIELDS if (v := getattr(flags, n)) is not None}
     settings.Settings(**flags.given)
+    for name, least, most in (('secrets', 0, 1 << 16), ('canaries', 1, 1 << 22)):
+      if (value := getattr(flags, name)) is not None and not least <= value <= most:
+        raise ValueError(f'--{name}={value} must be from {least} to {most}')
     flags.columns = tuple(flags.columns.split(','))
     if len(set(flags.columns)) != 2 or len(flags.columns) != 2:
       raise ValueError(f'--columns={",".join(flags.columns)} must be two names, as person,text')

@@ -42,6 +42,9 @@ CSV = b'person,text\nann,hello\nbob,"two\nlines"\ncid,x\n'
   ('a.csv', CSV, ['--clip_quantile=1'], 'must be a number from 0.01 to 0.99'),
   ('a.csv', CSV, ['--rounds_per_person=15'], '--rounds_per_person=15 must be at most --rounds=14'),
   ('a.csv', CSV, ['--observer=neptune'], "--observer: invalid choice: 'neptune'"),
+  ('a.csv', CSV, ['--secrets=-1'], '--secrets=-1 must be from 0 to 65536'),
+  ('a.csv', CSV, ['--secrets=9999999999999'], '=9999999999999 must be from 0 to 65536'),
+  ('a.csv', CSV, ['--canaries=0'], '--canaries=0 must be from 1 to 4194304'),
   ('a.csv', CSV, ['--mechanism=laplace'], "invalid choice: 'laplace'"),
   ('a.csv', CSV, ['--weights=none.gguf'], "--weights='none.gguf' is no file"),
 )
