@@ -36,6 +36,7 @@ def in_one_line(path: str | os.PathLike[str]) -> Iterator[None]:
 @contextlib.contextmanager
 def making(path: pathlib.Path) -> Iterator[sqlite3.Connection]:
   """Yields a new database, which is whole at its path, durably, once the block succeeds."""
+  durable.remove_leftovers(path.parent)
   with durable.replacing(path, private=True) as temporary, in_one_line(path):
     with contextlib.closing(sqlite3.connect(temporary)) as database, database:
       yield database

@@ -44,6 +44,15 @@ def test_files_hold_names_only(tmp_path, fleet):
     assert [database.execute(f'PRAGMA {n}').fetchone()[0] for n in names] == [3, 0, 1, 2]
 
 
+def test_a_start_that_was_killed_leaves_no_file(tmp_path):
+  for folder in (tmp_path / 'names', tmp_path / 'fleet'):
+    folder.mkdir()
+    for end in ('', '-journal'):
+      (folder / f'.writing-0123456789abcdef{end}').touch()
+  made.named_population(tmp_path, epsilon=4.0, delta=1e-6)
+  assert not [path.name for path in tmp_path.rglob('.writing-*')]
+
+
 def test_a_device_keeps_its_name_and_its_charges(tmp_path, fleet):
   with _run(tmp_path, fleet) as run:
     for _ in range(3):
