@@ -61,6 +61,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     mark: the mark beside the ledger.
   """
 
+  @durable.letting_go
   def __init__(self, path: str | os.PathLike[str], claim: Any = None):
     """Opens the ledger of a log, or begins it.
 
@@ -263,10 +264,10 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     """Lets another process open the ledger, without writing the file."""
     try:
       try:
-        if self._database is not None:
-          _close(os.getpid(), self._database)
-      finally:  # An interrupt may come once it is closed.
-        self._database = None
+        _close(os.getpid(), self._database)
+      finally:  # An interrupt may have ended that early, or come once it is closed.
+        database, self._database = self._database, None
+        _close(os.getpid(), database)
       if self.mark is not None:
         self.mark.drop()
     finally:
@@ -375,8 +376,8 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       return self._opened().execute(query, values).fetchall()  # Half read, it would keep the lock.
 
 
-def _close(process: int, database: sqlite3.Connection) -> None:
-  if os.getpid() == process:
+def _close(process: int, database: sqlite3.Connection | None) -> None:
+  if database is not None and os.getpid() == process:
     try:
       database.rollback()
     except sqlite3.Error:  # Also if it is closed; the next open finds all.

@@ -80,6 +80,7 @@ class LiveRound(contextlib.AbstractContextManager[Any]):
     with contextlib.suppress(NotOpenError):  # It was released, or another thread ends it.
       self.fail(error)
 
+  @durable.letting_go
   def begin(self) -> Self:
     """Admits the devices and records them durably, for loops in which no block can span a round.
 
@@ -103,6 +104,7 @@ class LiveRound(contextlib.AbstractContextManager[Any]):
         self.fail(error)
       raise
 
+  @durable.letting_go
   def fail(self, error: BaseException | None = None) -> None:
     """Ends the round without a release; its row of noise is used up.
 

@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, Self
 
 import numpy as np
 
@@ -18,7 +19,26 @@ from fl_dpftrl.prove.replaying import opened_runs, publication, replays, stateme
 from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import budget, continued_claims, guards, live_round, shared_budgets, status
 from fl_dpftrl.run.observers import observer
-from fl_dpftrl.support.files import mark, paths
+from fl_dpftrl.support.files import durable, mark, paths
+
+_Args = ParamSpec('_Args')
+
+
+def opening(init: Callable[_Args, None]) -> Callable[_Args, None]:
+  """Lets all go that a run locked if opening it fails or is interrupted."""
+
+  @functools.wraps(init)
+  def opened(*args: _Args.args, **kwargs: _Args.kwargs) -> None:
+    run: Any = args[0]
+    try:
+      durable.letting_go(init)(*args, **kwargs)
+    except BaseException:
+      if hasattr(run, 'guard'):
+        run.guard.log.release()
+        run._close_files()
+      raise
+
+  return opened
 
 
 class LiveRun(contextlib.AbstractContextManager[Any]):
@@ -98,16 +118,12 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     )
     self.claim, self._turns = self.guard.claim, live_round.Turns(self.folder, watching)
     self._is_ended = False  # For observers.
-    try:
-      self.identity, begun = self.guard.log.run, self.next_round
-      self.claim.save(self.folder, self.identity, begun=begun > 0)
-      self._records: canary_records.CanaryRecords | None = None
-      if claim.canaries is not None:
-        facts = self.folder, claim, self.identity, num_coordinates, begun
-        self._records = canary_records.CanaryRecords(*facts)
-    except BaseException:
-      self.guard.log.release()
-      raise
+    self.identity, begun = self.guard.log.run, self.next_round
+    self.claim.save(self.folder, self.identity, begun=begun > 0)
+    self._records: canary_records.CanaryRecords | None = None
+    if claim.canaries is not None:
+      facts = self.folder, claim, self.identity, num_coordinates, begun
+      self._records = canary_records.CanaryRecords(*facts)
 
   def __enter__(self) -> Self:
     return self

@@ -63,6 +63,7 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
   their integers.
   """
 
+  @durable.letting_go
   def __init__(
     self,
     strategy: files.Given,
@@ -77,6 +78,12 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
     self.size = checks.whole(size=size)
     self._strategy, self._folder = strategy, paths.local(folder)
     self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    self._giving, self._process = durable.ThreadLock(self._folder), os.getpid()
+    self._is_shared, self._mark = begun is not None, begun
+    self._trail = -1  # Descriptor of its file.
+    self._next, self._is_checked = 0, False  # Whether this machine makes the rows given out.
+    source = self._source()
+    self._rows = ahead.Rows(lambda seed: source(seed=seed), size, self.max_rows)
     try:
       self._held = durable.locked(self._folder / _LOCK_NAME)  # Until `close`.
     except ValueError:
@@ -84,12 +91,6 @@ class NoiseRows(contextlib.AbstractContextManager['NoiseRows']):
         f'{self._folder} is in use by another process, or by this one, which has to close() what'
         ' uses it first'
       ) from None
-    self._giving, self._process = durable.ThreadLock(self._folder), os.getpid()
-    self._is_shared, self._mark = begun is not None, begun
-    self._trail = -1  # Descriptor of its file.
-    self._next, self._is_checked = 0, False  # Whether this machine makes the rows given out.
-    source = self._source()
-    self._rows = ahead.Rows(lambda seed: source(seed=seed), size, self.max_rows)
     try:
       durable.remove_leftovers(self._folder)
       self._seed = self._secret(noise_seed)

@@ -61,6 +61,7 @@ class PrivateAggregator(live_run.LiveRun):
   row: nothing of it is released, and the run goes on with the next round.
   """
 
+  @live_run.opening
   def __init__(
     self,
     strategy: files.Given,
@@ -110,6 +111,7 @@ class PrivateAggregator(live_run.LiveRun):
       ValueError: for an argument that will not do, and a folder of another run or in use.
       LostStateError: if files without which rows could repeat are missing, damaged or copies.
     """
+    self._noised: Any = None
     strategy = files.resolved(strategy)
     if participation is not None:
       registry.check(participation)
@@ -152,7 +154,6 @@ class PrivateAggregator(live_run.LiveRun):
       num_coordinates=self.template.size,
     )
     with contextlib.ExitStack() as undo:
-      undo.callback(self.guard.log.release)
       place, begun = self.folder / NOISE_NAME, self.guard.log.mark
       rows = noise_rows.NoiseRows(
         self.strategy, size, folder=place, noise_seed=noise_seed, moved=moved, begun=begun
@@ -269,7 +270,8 @@ class PrivateAggregator(live_run.LiveRun):
     return audited.Audited(self.strategy, num_coordinates=num_coordinates, seed=seed, **options)
 
   def _close_files(self) -> None:
-    self._noised.close()
+    if self._noised is not None:  # The opening may have failed before.
+      self._noised.close()
 
   def _round(self, least: int, *arguments: Any) -> private_round.Round:
     return private_round.Round(self._noised, least, self, self._turns, *arguments)

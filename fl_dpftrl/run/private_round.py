@@ -8,6 +8,7 @@ import numpy as np
 
 from fl_dpftrl.run import admission, live_round, noised_sums, sums
 from fl_dpftrl.support import callers
+from fl_dpftrl.support.files import durable
 
 _TORN = 'was torn, as an add was interrupted or its update changed meanwhile'
 
@@ -52,6 +53,7 @@ class Round(live_round.LiveRound):
     self._like = None
     self._noised.rows.skip_to(self.index + 1)
 
+  @durable.letting_go
   def end(self) -> None:
     """Makes the mean, with the row of noise that was used up when the round began.
 

@@ -13,7 +13,7 @@ from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import admission, live_round, live_run, release, shared_budgets
 from fl_dpftrl.run.observers import observer
 from fl_dpftrl.support import checks
-from fl_dpftrl.support.files import paths
+from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 
 
@@ -38,6 +38,7 @@ class Run(live_run.LiveRun):
   `LiveRun`.
   """
 
+  @live_run.opening
   def __init__(
     self,
     folder: str | os.PathLike[str],
@@ -147,6 +148,7 @@ class AdmittedRound(live_round.LiveRound):
     if self._records is not None:
       yield from self._records.updates(self._canaries, self._run.claim.clip_norm)
 
+  @durable.letting_go
   def released(self, measurements: Mapping[str, Any] = {}, *, noised_sum: Any = None) -> None:
     """Says that the result of the round may be used; observers get the measurements.
 

@@ -40,6 +40,7 @@ class Population(charges.Charges):
   Source: docs/population-budget.md, theorem 1.
   """
 
+  @durable.letting_go
   def __init__(
     self,
     folder: str | os.PathLike[str],
@@ -101,6 +102,7 @@ class Population(charges.Charges):
   def __repr__(self) -> str:
     return messages.one_line(f'Population({self.folder}, {self.claim})', 200)
 
+  @durable.letting_go
   def classify(self, units: id_columns.Ids, name: str) -> None:
     """Gives units a class from their next round on; what they were charged stays.
 
@@ -115,10 +117,12 @@ class Population(charges.Charges):
       raise ValueError(f'name must be a class of epsilon, got {messages.quoted(name)}')
     self._append_units(population_ledger.CLASSES, units, {'name': name})
 
+  @durable.letting_go
   def withdraw(self, units: id_columns.Ids) -> None:
     """Turns units away in all runs from their next round on; what they were charged stays."""
     self._append_units(population_ledger.WITHDRAWN, units, {})
 
+  @durable.letting_go
   def forget(self, units: id_columns.Ids) -> int:
     """Erases ids: no file of the population or its runs has them, and they never come back.
 
@@ -162,6 +166,7 @@ class Population(charges.Charges):
       id_kind, text = ledger_format.stored(sorted(set(column.to_pylist())))
       self._append(kind, {**content, 'kind': id_kind, 'ids': text})
 
+  @durable.letting_go
   def end(self, folder: str | os.PathLike[str], *, noise_is_deleted: bool = False) -> None:
     """Ends a run for ever, and charges only for the rows of noise that it had.
 
@@ -208,6 +213,7 @@ class Population(charges.Charges):
       if not self._state.runs[places[0]].has_ended:
         self._append(population_ledger.ENDED, {'run': places[0]})
 
+  @durable.letting_go
   def status(self) -> dict[str, Any]:
     """Returns public figures: runs, rounds, and what was charged of the budget.
 

@@ -1,6 +1,8 @@
 """A Ctrl-C at any instruction of a round leaves a run that goes on, with each round once."""
 
 import collections
+import contextlib
+import functools
 import random
 import sqlite3
 
@@ -9,8 +11,9 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import ledger_format, ledgers, log_tables, participation_log
+from fl_dpftrl.run import live_round, noise_rows, noised_sums
 from fl_dpftrl.run.observers import observer
-from fl_dpftrl.support.files import mark
+from fl_dpftrl.support.files import durable, mark
 from tests import every_family, made
 from tests.run import interrupts
 
@@ -142,6 +145,76 @@ def test_an_interrupt_at_any_instruction_of_a_round_locks_nobody_out(kind, tmp_p
     where = attempt(kind, tmp_path / f'{number}', at, number % 2 == 1).where
     num_interrupted += where is not None
   assert num_interrupted > NUM_LOOPS // 3  # Some take fewer instructions than were counted.
+
+
+@contextlib.contextmanager
+def interrupted(owner, name, is_due=lambda *args: True):
+  """Interrupts the first call of a function for which it is due; yields the interrupts, kept.
+
+  A trace would keep the variables of all frames.
+  """
+  interrupts, function = [], getattr(owner, name)
+
+  def interrupting(*args, **options):
+    if is_due(*args) and not has_come:
+      has_come.append(True)
+      if name == '__enter__':  # Of a block, whose interrupt comes once all is begun.
+        function(*args)
+      raise KeyboardInterrupt
+    return function(*args, **options)
+
+  has_come = []
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(owner, name, interrupting)
+    try:
+      yield interrupts
+    except KeyboardInterrupt as error:
+      interrupts.append(error)
+
+
+@made.cases(
+  'kind, owner, name',
+  *[(kind, durable, 'is_at') for kind in KINDS],
+  *[(kind, live_round.Turns, '__init__') for kind in ('run', 'aggregator')],
+  *[(kind, observer.Observers, 'begin') for kind in ('run', 'aggregator')],
+  ('aggregator', noised_sums.NoisedSums, '__init__'),
+  ('rows', noise_rows.NoiseRows, '_source'),
+  *[(kind, ledgers, '_close') for kind in ('run', 'aggregator')],
+)
+def test_an_interrupt_that_is_kept_locks_nobody_out(kind, owner, name, tmp_path):
+  """As a notebook keeps it, and with it the variables of all that it ended."""
+  with interrupted(owner, name) as kept, KINDS[kind].open(tmp_path):
+    pass
+  with KINDS[kind].open(tmp_path) as opened:
+    KINDS[kind].round(opened)
+  assert len(kept) == 1
+
+
+@made.cases('block', 'exclusive', 'locked_folder', '_ended')
+@made.cases('name', '__enter__', '__exit__')
+def test_a_loop_that_keeps_an_interrupt_goes_on(block, name, tmp_path):
+  """An interrupt as a `with` block begins, or ends, of which only it has the variables then."""
+  fleet = lambda: dpftrl.Population(tmp_path / 'fleet', epsilon=8.0, delta=1e-6)
+  claim, sizes = made.claim('identity', participation=SCHEMA), []
+  opened = lambda population: dpftrl.Run(tmp_path / 'run', claim, population=population)
+  interrupting = functools.partial(
+    interrupted,
+    contextlib._GeneratorContextManager,
+    name,
+    lambda manager, *unused: manager.gen.__name__ == block,
+  )
+  with interrupting() as kept:
+    opened(fleet()).close()
+  with opened(first := fleet()) as run:
+    with interrupting() as kept_too, run.round(cohort(0)) as round_:
+      round_.released()
+    for t in range(1, 4):
+      with run.round(cohort(t)) as round_:
+        sizes.append(len(round_.device_ids))
+  assert kept + kept_too and sizes == [2, 2, 2]
+  assert first.status()['num_rounds'] in (3, 4)
+  with opened(fleet()) as run:  # Whose rounds are those of its population.
+    assert run.next_round == first.status()['num_rounds']
 
 
 class Interrupting:

@@ -127,6 +127,7 @@ def describe(
   )
 
 
+@durable.letting_go
 def save_strategy(
   path: str | os.PathLike[str],
   strategy: Given,

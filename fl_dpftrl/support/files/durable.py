@@ -8,6 +8,7 @@ kind its file is, and only this module sets permissions.
 import contextlib
 import errno
 import functools
+import gc
 import hashlib
 import io
 import json
@@ -16,6 +17,7 @@ import pathlib
 import secrets
 import shutil
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -153,6 +155,7 @@ class ThreadLock:
 def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
   """Lets one thread at a time into such methods of an object, by its `lock`."""
 
+  @letting_go
   @functools.wraps(method)
   def locked(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
     with cast(Any, args[0]).lock:
@@ -161,6 +164,27 @@ def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
   return locked
 
 
+def letting_go(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+  """Lets locks go that an interrupt left in variables, which whoever keeps the interrupt has.
+
+  A notebook keeps the last one. So no `with` block would end that the interrupt came just before.
+  """
+
+  @functools.wraps(function)
+  def called(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+    try:
+      return function(*args, **kwargs)
+    except Exception:
+      raise
+    except BaseException as interrupt:
+      traceback.clear_frames(interrupt.__traceback__)
+      gc.collect(1)  # A database is part of a cycle, which is young where nothing has it yet.
+      raise
+
+  return called
+
+
+@letting_go
 def locked(path: str | os.PathLike[str], *, wait: bool = False) -> io.FileIO:
   """Returns a lock file, which is held until a `with` block or `close` ends, or the process.
 

@@ -19,7 +19,7 @@ from fl_dpftrl.prove.reports import settings
 from fl_dpftrl.run import release, shared_budgets
 from fl_dpftrl.run.observers import measuring, observer, progress
 from fl_dpftrl.support import checks, metrics
-from fl_dpftrl.support.files import paths
+from fl_dpftrl.support.files import durable, paths
 from fl_dpftrl.support.text import messages
 from fl_dpftrl.tff.aggregators import canary_sums, factories, process_check, update_types
 from fl_dpftrl.tff.training import device_populations, loop, processes, report, trained_models
@@ -33,6 +33,7 @@ _LOWEST_BITS = (
 )
 
 
+@durable.letting_go
 def train(
   process: Any,
   aggregator: factories.CorrelatedNoiseFactory,
