@@ -111,11 +111,17 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
     continued_claims.check_report_goal(claim, self.folder)
     # Whoever knows the batches has no amplified guarantee.
     mode = 0o700 if is_private or claim.is_drawn else 0o777
+    is_new, log = not self.folder.exists(), self.folder / ledger_format.NAME
     self.folder.mkdir(mode, parents=True, exist_ok=True)
-    log = self.folder / ledger_format.NAME
-    self.guard = guards.Guard(
-      claim, delta, max_epsilon, log=log, population=population, units=units
-    )
+    try:
+      self.guard = guards.Guard(
+        claim, delta, max_epsilon, log=log, population=population, units=units
+      )
+    except BaseException:
+      if is_new:
+        with contextlib.suppress(OSError):  # Unless something is in it.
+          self.folder.rmdir()
+      raise
     self.claim, self._turns = self.guard.claim, live_round.Turns(self.folder, watching)
     self._is_ended = False  # For observers.
     self.identity, begun = self.guard.log.run, self.next_round

@@ -304,3 +304,11 @@ def test_a_strategy_for_a_last_round_is_warned_of_in_a_run_without_one(
   endless = dpftrl.account(strategy, dpftrl.MinSep(None, 1, 1), noise_multiplier=1.0, delta=1e-6)
   times = f'{endless.sensitivity / np.linalg.norm(column):,.0f}'
   assert all(f'participation has {times} times the sensitivity' in line for line in lines)
+
+
+def test_a_budget_that_is_too_small_leaves_no_folder(tmp_path):
+  arguments = dict(participation=SCHEMA, delta=1e-6, max_epsilon=1e-4)
+  for folder in (tmp_path / 'run', tmp_path):
+    with pytest.raises(ValueError, match='max_epsilon=0.0001'):
+      made.aggregator(folder, **arguments)
+  assert tmp_path.exists() and not any(tmp_path.iterdir())
