@@ -78,7 +78,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     self.path = log_tables.parquet_path(path)
     self._claim = {} if claim is None else claim.to_metadata()
     self._file, self.lock = ledger_format.path_of(self.path), durable.ThreadLock(self.path)
-    self._held: io.FileIO | None = None  # The mark, locked.
+    self._process, self._held = os.getpid(), cast(io.FileIO | None, None)  # The mark, locked.
     self.mark: mark.MarkFile = cast(Any, None)  # Until it is open.
     self._database: sqlite3.Connection | None = None
     self._last = ledger_format.State(self._claim, b'')
@@ -264,10 +264,10 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
     """Lets another process open the ledger, without writing the file."""
     try:
       try:
-        _close(os.getpid(), self._database)
+        _close(self._process, self._database)
       finally:  # An interrupt may have ended that early, or come once it is closed.
         database, self._database = self._database, None
-        _close(os.getpid(), database)
+        _close(self._process, database)
       if self.mark is not None:
         self.mark.drop()
     finally:
@@ -310,7 +310,7 @@ class LogWriter(contextlib.AbstractContextManager['LogWriter']):
       self._database = ledger_format.connected(self._file)
       _writers.add(self)
       # A database is part of a cycle, and would be closed late.
-      weakref.finalize(self, _close, os.getpid(), self._database)
+      weakref.finalize(self, _close, self._process, self._database)
       state = ledger_format.read(self._file, self._database, self.mark.record)
     if state.claim != self._claim:
       if state.num_rounds:

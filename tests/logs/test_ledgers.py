@@ -198,11 +198,13 @@ def test_a_fork_neither_appends_nor_closes(path):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_the_end_of_a_fork_takes_nothing_away(path):
-  text = """
+@pytest.mark.parametrize('end', ['sys.exit()', 'log.__exit__()', 'log.release()'])
+def test_the_end_of_a_fork_takes_nothing_away(path, end):
+  text = f"""
 log.append(0, ['a'], 1)
 child = os.fork()
 if not child:
+  {end}
   sys.exit()
 os.waitpid(child, 0)
 log.append(1, ['b'], 1)
