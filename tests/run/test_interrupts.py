@@ -158,7 +158,7 @@ def interrupted(owner, name, is_due=lambda *args: True):
   def interrupting(*args, **options):
     if is_due(*args) and not has_come:
       has_come.append(True)
-      if name == '__enter__':  # Of a block, whose interrupt comes once all is begun.
+      if name in ('__enter__', 'connected'):  # The interrupt comes once all is begun.
         function(*args)
       raise KeyboardInterrupt
     return function(*args, **options)
@@ -180,6 +180,7 @@ def interrupted(owner, name, is_due=lambda *args: True):
   ('aggregator', noised_sums.NoisedSums, '__init__'),
   ('rows', noise_rows.NoiseRows, '_source'),
   *[(kind, ledgers, '_close') for kind in ('run', 'aggregator')],
+  *[(kind, ledger_format, 'connected') for kind in ('run', 'aggregator')],
 )
 def test_an_interrupt_that_is_kept_locks_nobody_out(kind, owner, name, tmp_path):
   """As a notebook keeps it, and with it the variables of all that it ended."""
