@@ -74,6 +74,8 @@ class CanaryRecords:
       seed = normals.system_seed().hex()
       durable.write(path, {'seed': seed, 'run': run, 'num_coordinates': num_coordinates})
       durable.sync_names(self._folder)
+    if num_rounds is not None:
+      durable.remove_leftovers(self._folder)
     self._seed, identity, size = _secret(path)
     if identity != run:
       raise ValueError(f'{path} is of another run')
