@@ -61,6 +61,7 @@ class LiveRun(contextlib.AbstractContextManager[Any]):
 
   identity: str | None = None
 
+  @opening
   def __init__(
     self,
     folder: str | os.PathLike[str],
