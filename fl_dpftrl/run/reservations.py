@@ -139,10 +139,10 @@ class Reservations:
   def exclusive(self) -> Iterator[None]:
     """Keeps other runs of the population out; rounds that it has reserved are in the log then."""
     with self._population.exclusive() as is_within:
-      self._charged = []  # Also what an interrupted block has left.
       if is_within:
         yield
         return
+      self._charged = []
       num_reserved, head = self._population.rounds_of(self._place)
       if num_reserved > self._log.num_rounds:
         for second, kind, text in self._population.reserved(self._place, self._log.num_rounds):
