@@ -69,17 +69,21 @@ def drawn(
   elif any(path.parent.glob('round-*[1-9]*')):  # Of trained rounds.
     raise mark.LostStateError(f'{path} is gone, and only it says which secrets people have')
   generator = np.random.default_rng(int.from_bytes(key))
-  shape = hparams.secrets, secret_twins.num_secrets(hparams.secrets), _WORDS
-  words = generator.choice(dataset.vocabulary.words, shape)
-  words[..., : _WORDS // 2] = words[:, :1, : _WORDS // 2]  # A name.
-  rows = dataset.vocabulary.encode(words.reshape(-1, _WORDS), dataset.sequence_length)
-  rows = secret_twins.tossed(rows.reshape(*shape[:2], -1), generator)
-  texts = {f'secret {i}': row for i, row in enumerate(rows[:, :1])}
-  written = lambda name: np.repeat(texts[name], hparams.max_sentences, axis=0)
+  people, number = hparams.secrets, secret_twins.num_secrets(hparams.secrets)
+  words, half = np.array(dataset.vocabulary.words), _WORDS // 2
+  names = generator.integers(words.size, size=(people, 1, half)).repeat(number, axis=1)
+  most = min(words.size**half, 2**62)  # Secrets of a name differ, if there are enough.
+  numbers = np.array([generator.choice(most, number, most < number) for _ in range(people)])
+  ends = numbers[..., None] // words.size ** np.arange(half) % words.size
+  texts = words[np.append(names, ends, axis=2)].reshape(-1, _WORDS)
+  rows = dataset.vocabulary.encode(texts, dataset.sequence_length)
+  rows = secret_twins.tossed(rows.reshape(people, number, -1), generator)
+  written_by = {f'secret {i}': row for i, row in enumerate(rows[:, :1])}
+  written = lambda name: np.repeat(written_by[name], hparams.max_sentences, axis=0)
   data = dataclasses.replace(
     dataset,
-    train_clients=(*dataset.train_clients, *texts),
-    sentences=lambda name: written(name) if name in texts else dataset.sentences(name),
+    train_clients=(*dataset.train_clients, *written_by),
+    sentences=lambda name: written(name) if name in written_by else dataset.sentences(name),
     licence=f'{dataset.licence}; {hparams.secrets} made-up people are beside its devices',
   )
   return MadeUpPeople(path, key, hparams.timer_rounds, rows, data)

@@ -144,7 +144,7 @@ DEVICES = {
   'large numbers': [2**53 + i for i in range(3)],
   'dates': ['2020-01-01', '2020-01-01T00:00:00', '2020-01-01 00:00'],
   'numbers as text': ['1', '-2', 'A', '0a'],
-  'floats alone': ['1.0', '2.5', '1e0'],
+  'floats alone': ['1.0', '2.5', '3e0'],
 }
 
 
