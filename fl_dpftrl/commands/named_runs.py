@@ -18,8 +18,8 @@ OF_ONE_RUN = (
 )
 
 FILES = (
-  *('participation.*', 'released.*', 'population.*', 'claim.json', 'strategy.json'),
-  *('units.parquet', 'model.npz'),
+  *('participation.*', 'released.[cm]*', 'population.[lm]*', 'claim.json', 'strategy.json'),
+  *('units.parquet', 'model.npz', 'strategies/*'),
 )
 """Files in the folder of a run, or of a population, that no report may replace."""
 

@@ -1,6 +1,7 @@
 """The `replay` command: guarantee that a participation log proves."""
 
 import argparse
+import fnmatch
 import glob
 import itertools
 import os
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
   from fl_dpftrl.prove.reports import settings
 
 _WRITTEN = ('report', 'public_report', 'write_counts', 'registry', 'model_card')
+_READ = 'those that are read'
 EXAMPLE = (
   'fl-dpftrl replay --log=participation.parquet --strategy=blt-b100'
   ' --noise_multiplier=8 --delta=1e-6 --report=privacy.html'
@@ -183,17 +185,21 @@ def run(args: argparse.Namespace) -> Replayed:
 
 
 def _check_outputs(args: argparse.Namespace, opened: Sequence[opened_runs.RecordedRun]) -> None:
-  """Raises ValueError for a file to write that is read, or that another flag names."""
+  """Raises ValueError for a file to write that is read, is a run's, or that another flag names."""
   read = [args.strategy, args.operator, args.from_counts, *(args.units or ())]
-  read += [shard.path for opened_run in opened for shard in opened_run.log.shards]
-  for folder, name in itertools.product(args.runs, named_runs.FILES):
-    read += glob.glob(os.path.join(glob.escape(folder), name))
-  taken = {os.path.realpath(path): 'those that are read' for path in read if path}
-  for name in _WRITTEN:
-    if path := getattr(args, name):
-      other = taken.setdefault(os.path.realpath(path), f'--{name}')
-      if other != f'--{name}':
-        raise ValueError(f'--{name}={path} must be another file than {other}')
+  for log in (shard.path for opened_run in opened for shard in opened_run.log.shards):
+    ends = '.parquet', ledger_format.SUFFIX, ledger_format.MARK_SUFFIX
+    read += [log, *(pathlib.Path(log).with_suffix(end) for end in ends)]
+  taken = {os.path.realpath(path): _READ for path in read if path}
+  parts = itertools.product(map(os.path.realpath, args.runs), named_runs.FILES)
+  names = [os.path.join(glob.escape(folder), name) for folder, name in parts]
+  for flag in _WRITTEN:
+    if path := getattr(args, flag):
+      real = os.path.realpath(path)
+      is_of_run = any(fnmatch.fnmatchcase(real, name) for name in names)
+      other = taken.setdefault(real, _READ if is_of_run else f'--{flag}')
+      if other != f'--{flag}':
+        raise ValueError(f'--{flag}={path} must be another file than {other}')
 
 
 def _claimed(args: argparse.Namespace) -> verdicts.ClaimedEpsilon | None:

@@ -56,7 +56,8 @@ def test_no_file_that_is_read_or_written_is_replaced(tmp_path, run, flag):
   kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
   flags = f'--log={tmp_path}/participation.parquet --strategy={tmp_path}/strategy.json'
   for runs in (str(tmp_path), flags):
-    for name in ('participation.parquet', 'strategy.json'):
+    ends = 'parquet', 'ledger', 'mark', *['html'] * (runs != flags)  # A folder has one log.
+    for name in ('strategy.json', *(f'participation.{end}' for end in ends)):
       status, out, err = run(f'replay {runs} --delta=1e-6 --{flag}={tmp_path / name}')
       assert (status, out) == (2, '') and 'must be another file than those that are read' in err
   both = f'--report={tmp_path / "page"} --{flag}={tmp_path}/./page'
