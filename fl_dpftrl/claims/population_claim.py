@@ -236,7 +236,7 @@ class PopulationState:
   def _withdraw(self, content: json_files.Object) -> None:
     units = ledger_format.ids_of(content['kind'], content['ids'])
     self._record_ids(units)
-    self.num_withdrawn = self.losses.withdraw(ids_of(units))
+    self.num_withdrawn += self.losses.withdraw(ids_of(units))
 
   def _end(self, content: json_files.Object) -> None:
     run = self.runs[content['run']]

@@ -49,10 +49,11 @@ class PopulationLosses:
     self._class_of[numbers] = self._classes[name]
 
   def withdraw(self, units: seen.Ids) -> int:
-    """Turns units away from now on; what they were charged stays. Returns how many have left."""
+    """Turns units away from now on; what they were charged stays. Returns how many were not yet."""
     numbers = self._numbered(units)
+    num_left = int(self._has_left[numbers].sum())
     self._has_left[numbers] = True
-    return int(self._has_left.sum())
+    return numbers.size - num_left
 
   def charge(self, place: int, units: seen.Ids, rows: np.ndarray | None = None) -> None:
     """Charges units, each given once, for so many rows in the next round of a run; one if None."""
