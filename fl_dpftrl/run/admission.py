@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,7 +107,7 @@ def admit(
   device_ids: id_columns.Ids,
   *,
   at_most: int | None = None,
-  spellings: id_spellings.RecordedSpellings | None = None,
+  spellings: Sequence[id_spellings.RecordedSpellings] = (),
   canaries: pa.Array | None = None,
 ) -> Admission:
   """Returns who may take part in the next round; records nothing.
@@ -116,7 +117,7 @@ def admit(
     device_ids: candidates.
     at_most: size of the cohort; further candidates are left out, and are not among those turned
       away.
-    spellings: those of the log, which takes no other spelling of an id; None for none.
+    spellings: those of the log, and of other logs, which take no other spelling of an id.
     canaries: ids of canaries, which no candidate may have.
   """
   t, column = gate.seen.num_rounds, id_columns.column(device_ids)
@@ -131,17 +132,20 @@ def admit(
   if canaries is not None:
     is_taken = pc.is_in(column, value_set=canaries).to_numpy(zero_copy_only=False)
     reasons = np.where(is_taken, CANARY, reasons)
-  allowed = reasons == ''
-  spelt = id_spellings.RecordedSpellings() if spellings is None else spellings
-  if (collisions := spelt.collisions(column.filter(pa.array(allowed)))).any():
-    reasons = reasons.astype(object)
-    reasons[np.flatnonzero(allowed)[collisions]] = SPELLING
-    allowed = reasons == ''
-  if allowed.all() and (at_most is None or ids.size <= at_most):
+  spelt = spellings or [id_spellings.RecordedSpellings()]
+  for most in dict.fromkeys((None, at_most)):  # Who is left out may tell how others are spelt.
+    admitted = np.flatnonzero(reasons == '')[:most]
+    some = column.take(pa.array(admitted))
+    while (collisions := np.any([each.collisions(some) for each in spelt], axis=0)).any():
+      reasons = reasons.astype(object)
+      reasons[admitted[collisions]] = SPELLING
+      admitted = np.flatnonzero(reasons == '')[:most]
+      some = column.take(pa.array(admitted))
+  if admitted.size == ids.size:
     return Admission(t, column)
-  admitted, end = np.flatnonzero(allowed), ids.size
-  if at_most is not None and admitted.size > at_most:
-    admitted, end = admitted[:at_most], int(admitted[at_most])
+  allowed, end = reasons == '', ids.size
+  if at_most is not None and (rest := np.flatnonzero(allowed)[at_most:]).size:
+    end = int(rest[0])
   away = np.flatnonzero(~allowed[:end])
   last, times = gate.seen.of(ids[away])
   columns = (values.tolist() for values in (ids[away], reasons[away], last, times))

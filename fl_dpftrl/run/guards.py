@@ -220,7 +220,7 @@ class Guard(contextlib.AbstractContextManager['Guard']):
       self.gate,
       column,
       at_most=at_most,
-      spellings=self.log.spellings,
+      spellings=[self.log.spellings],
       canaries=self.canary_ids(column.type),
     )
 

@@ -131,9 +131,9 @@ class Reservations:
     return named_units.extended(names, units, path, self._log.num_rounds)
 
   @property
-  def spellings(self) -> id_spellings.RecordedSpellings:
-    """How the ids of devices are spelt, in all runs where each device has a budget."""
-    return self._population.spellings or self._log.spellings
+  def spellings(self) -> list[id_spellings.RecordedSpellings]:
+    """How ids of devices are spelt: here, and in all runs where each device has a budget."""
+    return [self._log.spellings, *filter(None, [self._population.spellings])]
 
   @contextlib.contextmanager
   def exclusive(self) -> Iterator[None]:

@@ -199,6 +199,12 @@ def test_ids_have_one_type_and_one_spelling_in_all_runs(tmp_path, fleet):
       assert round_.turned_away[0].reason == 'spelling'
     assert _rounds(run, ids=['7', '9']) == [['7', '9']]
   assert fleet.status()['num_rounds'] == 3
+  # 1e5 is a number where all ids are: of those that are left out, and of other runs, none counts.
+  for name, ids, at_most in (('run1', ['1e5', '8', 'abc'], 1), ('run3', ['8', '1e5'], None)):
+    with dpftrl.Run(tmp_path / name, _claim(), population=fleet) as run:
+      with run.round(ids, at_most=at_most) as round_:
+        assert list(round_.device_ids) == ['8'] and len(round_.turned_away) == 1
+    assert dpftrl.replay(tmp_path / name, delta=1e-6).num_devices
 
 
 def test_people_with_several_devices(tmp_path):

@@ -163,6 +163,8 @@ class Rows:
 
   def _check_spellings(self) -> None:
     """Raises LogError for a number in two notations, in all rows that were sorted."""
+    if self._by_unit and len(self._runs) == 1:
+      return  # Its table was checked, with units that no row is of.
     if self._spellings.has_faults and self._by_unit:
       raise refusals.LogError(
         f'units: the tables of several runs have one {self._runs[0].unit} in two notations of a'

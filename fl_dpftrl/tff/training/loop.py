@@ -140,9 +140,8 @@ class TrainingRun(live_run.LiveRun):
         break
       if t < begun:
         candidates, erased = self.guard.retraced(t, cohort.device_ids)
-        again = admission.admit(
-          retraced, candidates, spellings=spellings, canaries=self.guard.canary_ids(candidates.type)
-        )
+        canaries = self.guard.canary_ids(candidates.type)
+        again = admission.admit(retraced, candidates, spellings=[spellings], canaries=canaries)
         allowed = set(again.beside(self.claim, log.run, retraced).column.to_pylist())
         others = allowed ^ set(log.cohort(t).tolist())
         # A population turns some of them away, and has erased ids of others.

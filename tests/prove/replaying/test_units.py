@@ -167,6 +167,7 @@ def test_people_in_several_spellings_are_refused_or_counted(tmp_path):
 
   with pytest.raises(refusals.LogError, match='one person in two notations of a number'):
     dpftrl.replay([opened('7', 'x'), opened('x', '7.0')], delta=DELTA)
+  assert dpftrl.replay(opened('7', '1e5', 'x'), delta=DELTA).runs  # 1e5 is hexadecimal, as of x.
   (warning,) = dpftrl.replay(opened('ada', 'Ada'), delta=DELTA).warnings
   assert warning.startswith('1 of 2 person ids would be one with another if letter case')
 
