@@ -5,6 +5,7 @@ import contextlib
 import functools
 import random
 import sqlite3
+import weakref
 
 import numpy as np
 import pytest
@@ -294,3 +295,17 @@ def test_an_interrupt_as_the_ledger_is_opened_locks_nobody_out(tmp_path, monkeyp
       ledgers.LogWriter(path, CLAIM)
   with ledgers.LogWriter(path, CLAIM) as log:
     log.append(0, ['a'], 1)
+
+
+def test_what_an_interrupt_kept_from_opening_is_gone():
+  opened = []
+
+  class Opened:
+    @durable.letting_go
+    def __init__(self):
+      opened.append(weakref.ref(self))
+      raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt) as kept:
+    Opened()
+  assert kept and opened[0]() is None

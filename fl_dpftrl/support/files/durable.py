@@ -178,6 +178,7 @@ def letting_go(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
       raise
     except BaseException as interrupt:
       traceback.clear_frames(interrupt.__traceback__)
+      del args, kwargs  # The object, as whose folder is opened; this frame is not cleared.
       gc.collect(1)  # A database is part of a cycle, which is young where nothing has it yet.
       raise
 
