@@ -196,8 +196,8 @@ def _check_outputs(args: argparse.Namespace, opened: Sequence[opened_runs.Record
   for flag in _WRITTEN:
     if path := getattr(args, flag):
       real = os.path.realpath(path)
-      is_of_run = any(fnmatch.fnmatchcase(real, name) for name in names)
-      other = taken.setdefault(real, _READ if is_of_run else f'--{flag}')
+      is_read = any(fnmatch.fnmatchcase(real, name) for name in names)
+      other = taken.setdefault(real, _READ if is_read else f'--{flag}')
       if other != f'--{flag}':
         raise ValueError(f'--{flag}={path} must be another file than {other}')
 
