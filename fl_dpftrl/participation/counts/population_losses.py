@@ -51,9 +51,9 @@ class PopulationLosses:
   def withdraw(self, units: seen.Ids) -> int:
     """Turns units away from now on; what they were charged stays. Returns how many were not yet."""
     numbers = self._numbered(units)
-    num_left = int(self._has_left[numbers].sum())
+    num_away = int(self._has_left[numbers].sum())
     self._has_left[numbers] = True
-    return numbers.size - num_left
+    return numbers.size - num_away
 
   def charge(self, place: int, units: seen.Ids, rows: np.ndarray | None = None) -> None:
     """Charges units, each given once, for so many rows in the next round of a run; one if None."""
