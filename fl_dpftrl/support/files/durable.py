@@ -167,7 +167,7 @@ def one_at_a_time(method: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
 def letting_go(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
   """Lets locks go that an interrupt left in variables, which whoever keeps the interrupt has.
 
-  A notebook keeps the last one. So no `with` block would end that the interrupt came just before.
+  A notebook keeps the last one, and a `with` block that was about to begin would never end.
   """
 
   @functools.wraps(function)
@@ -178,7 +178,7 @@ def letting_go(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
       raise
     except BaseException as interrupt:
       traceback.clear_frames(interrupt.__traceback__)
-      del args, kwargs  # The object, as whose folder is opened; this frame is not cleared.
+      del args, kwargs  # This frame is not cleared, and has the object that was being opened.
       gc.collect(1)  # A database is part of a cycle, which is young where nothing has it yet.
       raise
 
